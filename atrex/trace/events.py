@@ -1,0 +1,235 @@
+"""The kineto events that matter, as typed structs, and how their JSON text is decoded.
+
+The category is the tag of a union, so the decoder skips an event that does not matter (nine of
+ten are Python frames) without making anything of it. Times stay text until they are integers:
+a double holds no nanosecond of an absolute time.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any, Union
+
+import msgspec
+from msgspec import Raw
+
+NOTHING = Raw(b"")
+
+
+class KernelArgs(msgspec.Struct, frozen=True, gc=False):
+    """What a kernel or copy says about its launch and place."""
+
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | None = None
+    grid: Raw = NOTHING
+    block: Raw = NOTHING
+
+
+class LaunchArgs(msgspec.Struct, frozen=True, gc=False):
+    """What a runtime or driver call says about the work it launched."""
+
+    correlation: int | None = None
+
+
+class OpArgs(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    rename={
+        "dims": "Input Dims",
+        "types": "Input type",
+        "strides": "Input Strides",
+        "concrete": "Concrete Inputs",
+    },
+):
+    """What a CPU operator says about its inputs, still as JSON text."""
+
+    dims: Raw = NOTHING
+    types: Raw = NOTHING
+    strides: Raw = NOTHING
+    concrete: Raw = NOTHING
+
+
+class Kernel(msgspec.Struct, gc=False):
+    """A device kernel."""
+
+    name: str = ""
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+    args: KernelArgs = KernelArgs()
+
+
+class Copy(msgspec.Struct, gc=False):
+    """A device copy or fill."""
+
+    dur: Raw = NOTHING
+
+
+class Launch(msgspec.Struct, gc=False):
+    """A runtime or driver call."""
+
+    name: str = ""
+    pid: Raw = NOTHING
+    tid: Raw = NOTHING
+    ts: Raw = NOTHING
+    args: LaunchArgs = LaunchArgs()
+
+
+class Op(msgspec.Struct, gc=False):
+    """A CPU operator."""
+
+    name: str = ""
+    pid: Raw = NOTHING
+    tid: Raw = NOTHING
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+    args: OpArgs = OpArgs()
+
+
+class Annotation(msgspec.Struct, gc=False):
+    """A range that the program named."""
+
+    name: str = ""
+    pid: Raw = NOTHING
+    tid: Raw = NOTHING
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+
+
+class Ignored(msgspec.Struct, gc=False):
+    """An event that carries nothing we use."""
+
+
+class Unusable(msgspec.Struct, gc=False):
+    """An event of a category that matters, with a value that cannot be used."""
+
+    kernel: bool
+
+
+Event = Kernel | Copy | Launch | Op | Annotation | Ignored | Unusable
+
+# Spellings of 2020-22 (Kernel, Runtime, ...) beside today's; compared without case where unknown.
+CATEGORIES: dict[str, type[Any]] = {
+    "kernel": Kernel,
+    "Kernel": Kernel,
+    "gpu_memcpy": Copy,
+    "gpu_memset": Copy,
+    "Memcpy": Copy,
+    "Memset": Copy,
+    "cuda_runtime": Launch,
+    "cuda_driver": Launch,
+    "Runtime": Launch,
+    "cpu_op": Op,
+    "Operator": Op,
+    "user_annotation": Annotation,
+    "python_function": Ignored,
+    "ac2g": Ignored,
+    "async_gpu": Ignored,
+    "async_cpu_to_gpu": Ignored,
+    "fwdbwd": Ignored,
+    "gpu_user_annotation": Ignored,
+    "overhead": Ignored,
+    "cuda_sync": Ignored,
+    "cuda_event": Ignored,
+    "Trace": Ignored,
+    "cpu_instant_event": Ignored,
+    "cuda_profiler_range": Ignored,
+    "mtia_runtime": Ignored,
+    "mtia_ccp_events": Ignored,
+    "mtia_workloadd": Ignored,
+}
+BY_LOWER_CASE = {name.lower(): kind for name, kind in CATEGORIES.items()}
+TAGGED = {
+    name: msgspec.defstruct(
+        f"{kind.__name__}_{name}", [], bases=(kind,), tag=name, tag_field="cat", gc=False
+    )
+    for name, kind in CATEGORIES.items()
+}
+KIND = {tagged: CATEGORIES[name] for name, tagged in TAGGED.items()}
+KIND |= {kind: kind for kind in CATEGORIES.values()}
+
+_tagged: Any = Union[tuple(TAGGED.values())]  # noqa: UP007 (the members are data)
+_DECODE_MANY = msgspec.json.Decoder(list[_tagged])
+_DECODE_TEXTS = msgspec.json.Decoder(list[Raw])
+
+
+class _Category(msgspec.Struct, gc=False):
+    cat: str | None = None
+
+
+_DECODE_CATEGORY = msgspec.json.Decoder(_Category)
+_LOOSE = {kind: msgspec.json.Decoder(kind, strict=False) for kind in set(CATEGORIES.values())}
+
+
+class Malformed(ValueError):
+    """Text that is no JSON value.
+
+    Attributes:
+        at: Byte at which the decoder gave up, None if it does not say.
+        trailing: Whether a complete value was followed by something else.
+        cut: Whether the text ended inside a value.
+    """
+
+    def __init__(self, error: msgspec.DecodeError) -> None:
+        super().__init__(str(error))
+        found = re.search(r"\(byte (\d+)\)$", str(error))
+        self.at = int(found[1]) if found else None
+        self.cut = "truncated" in str(error)
+        self.trailing = "trailing characters" in str(error)
+
+
+def decode_events(text: bytes) -> list[Any]:
+    """Decode a JSON array of events.
+
+    Raises:
+        Malformed: The text is no JSON array.
+    """
+    try:
+        events: list[Any] = _DECODE_MANY.decode(text)
+    except msgspec.ValidationError:  # a category or type that the fast path does not know
+        return [decode_event(raw) for raw in _texts(text)]
+    except msgspec.DecodeError as error:
+        raise Malformed(error) from error
+    return events
+
+
+def _texts(text: bytes) -> list[Raw]:
+    try:
+        return _DECODE_TEXTS.decode(text)
+    except msgspec.DecodeError as error:
+        raise Malformed(error) from error
+
+
+def decode_event(text: bytes | Raw) -> Any:
+    """Decode one event of any category, loosely: "7" is 7.
+
+    Raises:
+        Malformed: The text is no JSON value.
+    """
+    kind: type[Any] = Ignored
+    try:
+        kind = BY_LOWER_CASE.get((_DECODE_CATEGORY.decode(text).cat or "").lower(), Ignored)
+        return _LOOSE[kind].decode(text)
+    except msgspec.ValidationError:
+        return Unusable(kernel=kind is Kernel)
+    except msgspec.DecodeError as error:
+        raise Malformed(error) from error
+
+
+def nanoseconds(text: Raw) -> int:
+    """Convert microseconds as decimal text to integer nanoseconds, exactly.
+
+    Digits beyond the nanosecond are cut. Raises ValueError where the text is no finite number.
+    """
+    digits = bytes(text)
+    if digits[-4:-3] == b".":  # three decimals, as profilers write them
+        try:
+            return int(digits.replace(b".", b""))
+        except ValueError:
+            pass  # an exponent, or no number at all
+    try:
+        return int(Decimal(digits.strip(b'"').decode()) * 1000)
+    except (ArithmeticError, ValueError) as error:
+        raise ValueError(f"no time: {digits!r}") from error

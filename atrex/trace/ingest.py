@@ -1,0 +1,282 @@
+"""Read one trace into facts: what ran, how often, for how long, and how surely we know.
+
+Nothing is dropped silently. Kernel time over all facts, unknown ones included, equals the trace's
+kernel time to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from atrex.errors import DataError
+from atrex.model import TimeSource, TraceSummary, canonical
+from atrex.operator import Operator
+from atrex.trace.calls import Calls, Group, by_kernel_name
+from atrex.trace.schema import FACTS, RUNGS, UNATTRIBUTED
+from atrex.trace.source import Source
+from atrex.trace.timeline import NO_LAUNCH, Timeline
+from atrex.trace.window import WINDOW_BYTES, Windows
+
+SYNTHETIC_KEY = "atrex_synthetic"  # top-level key of traces whose times are modelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """What one trace tells.
+
+    Attributes:
+        summary: The coverage funnel.
+        facts: `schema.FACTS`, most time first.
+        unattributed: `schema.UNATTRIBUTED`, most time first.
+        copies: Device copies and fills, no part of kernel time; copy_ns: their time.
+        graph_ns: Kernel time replayed from graphs, which carry no shapes.
+        lossless: Whether every kernel of the recording was read.
+        warnings: What the reader should know, in sentences.
+    """
+
+    summary: TraceSummary
+    facts: pl.DataFrame
+    unattributed: pl.DataFrame
+    copies: int
+    copy_ns: int
+    graph_ns: int
+    lossless: bool
+    warnings: tuple[str, ...]
+
+
+def read_trace(
+    path: Path,
+    operators: Mapping[str, Operator],
+    *,
+    progress: Callable[[int], None] | None = None,
+    window_bytes: int = WINDOW_BYTES,
+) -> Ingested:
+    """Read a kineto trace, JSON or gzipped JSON, as a stream.
+
+    Args:
+        path: The trace; its content decides the format, not its name.
+        operators: Operators to recognise, by name.
+        progress: Called with the bytes read since the last call.
+        window_bytes: Text parsed at once; the result does not depend on it.
+
+    Raises:
+        UsageError: The path is missing.
+        DataError: The file is no trace, or holds no GPU kernels.
+    """
+    source = Source(path, progress)
+    windows = Windows(source, window_bytes)
+    timeline = Timeline()
+    for events in windows:
+        timeline.extend(events)
+    if not timeline.kernels:
+        raise _no_kernels(path, timeline)
+    calls = Calls(timeline, operators)
+    groups = calls.groups()
+    header = _header(windows)
+    trace = source.sha256[:16]
+    time_source: TimeSource = "modelled" if SYNTHETIC_KEY in header else "measured"
+    truncated = windows.truncated or source.truncated
+    lost = timeline.lost_kernels + windows.skipped["malformed kernel"]
+    broken = "checksum" in source.damage or "broken" in source.damage
+    return Ingested(
+        summary=_summary(path, trace, timeline, windows, calls, groups, header, truncated),
+        facts=_facts(groups, trace, time_source),
+        unattributed=_unattributed(calls, timeline, trace),
+        copies=timeline.copies,
+        copy_ns=timeline.copy_ns,
+        graph_ns=_graph_ns(calls, timeline),
+        lossless=not (truncated or lost or broken),
+        warnings=_warnings(source, windows, timeline, truncated),
+    )
+
+
+def check(ingested: Ingested) -> None:
+    """Assert that no kernel time appeared or vanished, and that the funnel narrows."""
+    summary, facts = ingested.summary, ingested.facts
+    assert facts["gpu_ns"].sum() == summary.gpu_ns
+    assert facts["kernels"].sum() == summary.kernels
+    outside = facts.filter(pl.col("kind") != "operator")["gpu_ns"].sum()
+    assert ingested.unattributed["gpu_ns"].sum() == outside
+    assert sum(summary.rung_ns.values()) == summary.gpu_ns
+    assert summary.gpu_ns >= summary.attributed_ns >= summary.shaped_ns
+    assert summary.gpu_ns >= summary.launched_ns
+    assert summary.busy_ns <= summary.gpu_ns
+
+
+def _facts(groups: list[Group], trace: str, time_source: TimeSource) -> pl.DataFrame:
+    rows: dict[tuple[str, ...], list[Any]] = {}
+    for group in groups:
+        meaning = group.meaning
+        axes = canonical(dict(meaning.axes)).decode()
+        key = (meaning.operator, meaning.kind, meaning.workload, axes, meaning.dtype, group.phase)
+        row = rows.setdefault(key, [0, 0, 0, RUNGS[0]])
+        row[0] += group.calls
+        row[1] += group.kernels
+        row[2] += group.gpu_ns
+        row[3] = max(row[3], meaning.rung, key=RUNGS.index)
+    table = [
+        (*key[:5], trace, key[5], calls, kernels, gpu_ns, rung, time_source)
+        for key, (calls, kernels, gpu_ns, rung) in rows.items()
+    ]
+    frame = pl.DataFrame(table, schema=FACTS, orient="row")
+    return frame.sort(
+        ["gpu_ns", "operator", "axes", "dtype", "phase"],
+        descending=[True, False, False, False, False],
+    )
+
+
+def _unattributed(calls: Calls, timeline: Timeline, trace: str) -> pl.DataFrame:
+    table = [
+        (trace, name, kind, count, gpu_ns)
+        for (name, kind), (count, gpu_ns) in by_kernel_name(calls, timeline).items()
+    ]
+    frame = pl.DataFrame(table, schema=UNATTRIBUTED, orient="row")
+    return frame.sort(["gpu_ns", "kernel"], descending=[True, False])
+
+
+def _summary(
+    path: Path,
+    trace: str,
+    timeline: Timeline,
+    windows: Windows,
+    calls: Calls,
+    groups: list[Group],
+    header: dict[str, Any],
+    truncated: bool,
+) -> TraceSummary:
+    kernels = timeline.kernels
+    gpu_ns = sum(kernels.duration)
+    rung_ns: Counter[str] = Counter()
+    for group in groups:
+        rung_ns[group.meaning.rung] += group.gpu_ns
+    benchmarkable = sum(
+        g.gpu_ns for g in groups if g.meaning.kind == "operator" and g.meaning.workload
+    )
+    starts_ends = zip(kernels.start, kernels.duration, strict=True)
+    return TraceSummary(
+        trace=trace,
+        path=path.name,
+        format="kineto",
+        gpu=_gpu(header, timeline),
+        events=timeline.events + windows.skipped.total(),
+        kernels=len(kernels),
+        gpu_ns=gpu_ns,
+        busy_ns=_busy_ns(timeline),
+        span_ns=max(start + length for start, length in starts_ends) - min(kernels.start),
+        launched_ns=sum(
+            duration
+            for duration, launch in zip(kernels.duration, calls.launch, strict=True)
+            if launch != NO_LAUNCH
+        ),
+        attributed_ns=sum(g.gpu_ns for g in groups if g.meaning.kind != "unknown"),
+        shaped_ns=sum(g.gpu_ns for g in groups if g.meaning.shaped),
+        rung_ns={rung: rung_ns[rung] for rung in RUNGS if rung_ns[rung]},
+        trace_coverage=benchmarkable / gpu_ns if gpu_ns else 0.0,
+        dropped=dict(windows.skipped + timeline.dropped),
+        repaired=dict(windows.repaired),
+        truncated=truncated,
+    )
+
+
+def _busy_ns(timeline: Timeline) -> int:
+    """Sum the union of the kernels per (device, stream): kernels of one stream may overlap."""
+    kernels = timeline.kernels
+    ends: defaultdict[tuple[int, int], int] = defaultdict(int)
+    busy = 0
+    for kernel in sorted(range(len(kernels)), key=kernels.start.__getitem__):
+        lane = (kernels.device[kernel], kernels.stream[kernel])
+        begin = max(kernels.start[kernel], ends[lane])
+        end = kernels.start[kernel] + kernels.duration[kernel]
+        if end > begin:
+            busy += end - begin
+            ends[lane] = end
+    return busy
+
+
+def _graph_ns(calls: Calls, timeline: Timeline) -> int:
+    kernels, launches = timeline.kernels, timeline.launches
+    replays = {number for number, name in enumerate(timeline.names.values) if "GraphLaunch" in name}
+    return sum(
+        duration
+        for duration, launch in zip(kernels.duration, calls.launch, strict=True)
+        if launch != NO_LAUNCH and launches.name[launch] in replays
+    )
+
+
+def _header(windows: Windows) -> dict[str, Any]:
+    """Decode the keys before and after the events; a broken part is no loss of facts."""
+    found: dict[str, Any] = {}
+    before = windows.head.rstrip() + b"0}"
+    if windows.head:
+        before = windows.head + b'"traceEvents":0}'
+    after = b'{"traceEvents":0' + windows.tail.rstrip(b"\0 \t\r\n")
+    for text in (before, after):
+        try:
+            value = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(value, dict):
+            found |= value
+    return found
+
+
+def _gpu(header: dict[str, Any], timeline: Timeline) -> str:
+    """Name the device that ran the kernels; some ROCm versions leave the name empty."""
+    properties = header.get("deviceProperties")
+    if not isinstance(properties, list):
+        return ""
+    used = set(timeline.kernels.device)
+    devices = [each for each in properties if isinstance(each, dict)]
+    devices = [each for each in devices if each.get("id") in used] or devices
+    return ", ".join(sorted({str(each.get("name") or _unnamed(each)) for each in devices}))
+
+
+def _unnamed(device: dict[str, Any]) -> str:
+    major, minor = device.get("computeMajor"), device.get("computeMinor")
+    return f"compute {major}.{minor}, {device.get('numSms')} SMs"
+
+
+def _warnings(
+    source: Source, windows: Windows, timeline: Timeline, truncated: bool
+) -> tuple[str, ...]:
+    name = source.path.name
+    found = []
+    if truncated:
+        found.append(
+            f"{name}: the input ends early, after {source.plain_bytes:,} bytes of text; "
+            "complete events were kept"
+        )
+    if source.damage:
+        found.append(f"{name}: {source.damage}")
+    for reason, count in (windows.skipped + timeline.dropped).items():
+        found.append(f"{name}: left out: {count} x {reason}")
+    if windows.first_skipped is not None:
+        found.append(f"{name}: the first malformed event is at byte {windows.first_skipped:,}")
+    for kind, count in windows.repaired.items():
+        found.append(f"{name}: mended: {count} x {kind}")
+    return tuple(found)
+
+
+def _no_kernels(path: Path, timeline: Timeline) -> DataError:
+    if timeline.events == 0:
+        what = "the trace has no events"
+    elif timeline.lost_kernels:
+        what = f"none of its {timeline.lost_kernels} kernels has a valid time"
+    elif not (timeline.ops.what or timeline.launches.name or timeline.annotations.what):
+        what = f"no events of a PyTorch profiler among {timeline.events:,} events"
+    else:
+        what = f"no GPU kernels among {timeline.events:,} events"
+    return DataError(
+        what,
+        where=path.name,
+        remedy="Likely causes: CPU activity only (add ProfilerActivity.CUDA), the engine runs in "
+        "another process, this rank was not profiled, counters were recorded instead of kernels, "
+        "or the work ran on another kind of accelerator.",
+    )
