@@ -1,0 +1,84 @@
+import polars as pl
+import pytest
+
+from atrex.errors import DataError
+from atrex.model import Peak, TraceSummary
+
+SUMMARY = TraceSummary(
+    trace="0123456789abcdef", path="t.json.gz", format="kineto", gpu="H100", events=10, kernels=3,
+    gpu_ns=1000, busy_ns=900, span_ns=2000, launched_ns=1000, attributed_ns=900, shaped_ns=600,
+    rung_ns={"dims": 600}, trace_coverage=0.6, dropped={}, repaired={}, truncated=False,
+)  # fmt: skip
+FACTS = pl.DataFrame(
+    {
+        "operator": ["norm", "gemm"], "kind": ["operator", "class"], "workload": ["aaa", ""],
+        "axes": ['{"rows":1}', "{}"], "dtype": ["bf16", "unknown"],
+        "trace": ["0123456789abcdef"] * 2, "phase": ["decode", "prefill"], "calls": [2, 1],
+        "kernels": [2, 1], "gpu_ns": [600, 300], "rung": ["dims", "none"],
+        "time_source": ["measured"] * 2,
+    }
+)  # fmt: skip
+UNATTRIBUTED = pl.DataFrame(
+    {"trace": ["0123456789abcdef"], "kernel": ["k<|>"], "class": ["other"], "calls": [1],
+     "gpu_ns": [100]}
+)  # fmt: skip
+
+
+def content(store):
+    return {path.name: path.read_bytes() for path in (store.path / "facts").iterdir()}
+
+
+def test_a_trace_comes_back_as_it_was_added(store):
+    assert store.add_trace(SUMMARY, FACTS, UNATTRIBUTED)
+    assert store.traces() == [SUMMARY]
+    assert store.facts().sort("gpu_ns", descending=True).equals(FACTS)
+    assert store.unattributed().equals(UNATTRIBUTED)
+
+
+def test_adding_the_same_trace_again_changes_nothing(store):
+    store.add_trace(SUMMARY, FACTS, UNATTRIBUTED)
+    before = content(store)
+    assert not store.add_trace(SUMMARY, FACTS.reverse(), UNATTRIBUTED)
+    assert content(store) == before
+
+
+def test_a_changed_reading_replaces_the_old_one(store):
+    store.add_trace(SUMMARY, FACTS, UNATTRIBUTED)
+    assert store.add_trace(SUMMARY, FACTS.head(1), UNATTRIBUTED)
+    assert store.facts().height == 1
+    assert len(content(store)) == 3
+
+
+def test_a_part_without_its_header_does_not_exist(store):
+    store.add_trace(SUMMARY, FACTS, UNATTRIBUTED)
+    (store.path / "facts" / "0123456789abcdef.json").unlink()
+    assert store.traces() == []
+    assert store.facts().height == 0
+
+
+def test_an_empty_store_has_facts_with_columns(store):
+    assert store.facts().columns == FACTS.columns
+    assert store.unattributed().columns == UNATTRIBUTED.columns
+
+
+def test_a_damaged_part_is_named(store):
+    store.add_trace(SUMMARY, FACTS, UNATTRIBUTED)
+    part = next((store.path / "facts").glob("*.facts-*.parquet"))
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(DataError) as caught:
+        store.facts()
+    assert caught.value.where == str(part)
+
+
+def peak(pipe, value, kind="measured", device="Testor 9000, 2 cores"):
+    return Peak(device=device, pipe=pipe, kind=kind, value=value, low=value, high=value, n=5,
+                source="triad", date="2026-01-01")  # fmt: skip
+
+
+def test_the_newest_peak_of_each_pipe_counts(store, records):
+    store.add_peaks([peak("memory", 1e10), peak("vector", 1e9)], records.environment)
+    store.add_peaks([peak("memory", 2e10)], records.environment)
+    store.add_peaks([peak("memory", 3e12, device="other")], records.environment)
+    found = {p.pipe: p.value for p in store.peaks("Testor 9000, 2 cores")}
+    assert found == {"memory": 2e10, "vector": 1e9}
+    assert store.read("latest_peak").height == 3
