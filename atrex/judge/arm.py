@@ -1,0 +1,103 @@
+"""One side of a timed comparison: fresh inputs, cold caches, one call, outputs kept for later."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from atrex.judge.channel import Fault
+from atrex.judge.correctness import Table
+from atrex.judge.generator import TIMED
+from atrex.model import Outcome
+
+# integrity.md 2.1: outputs up to this size are all verified, else at least this share
+VERIFY_ALL_BYTES = 16 << 20
+VERIFY_SHARE = 0.2
+QUEUED_SHARE = 0.05  # of a call spent waiting for a CPU: the sample is disturbed
+
+
+class TimedArm:
+    """Makes cold timed calls of one contender.
+
+    Args:
+        table: The contender at the workload's desk.
+        flush: Evicts the caches.
+        numbers: Counter shared by both arms, so that no two calls have equal inputs.
+        secret: Decides which outputs are verified.
+        verify: Whether outputs are kept for `verified`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        flush: Callable[[], None],
+        numbers: Iterator[int],
+        secret: random.Random,
+        *,
+        verify: bool,
+    ) -> None:
+        self.table = table
+        self._flush = flush
+        self._numbers = numbers
+        self._secret = secret
+        self._verify = verify
+        self._kept: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
+        self._prepared = table.contender.library  # a library has nothing to prepare
+        self._queued = False
+        self.calls = 0
+
+    def sample(self) -> int:
+        """Make one cold call with fresh inputs and return its time in ns, charges included."""
+        try:
+            return self._sample()
+        except Fault as fault:
+            if self._verify:
+                raise
+            # a baseline's fault is never the candidate's
+            reason = f"baseline {self.table.contender.name}: {fault.reason}"
+            raise Fault(Outcome.INFRA_ERROR, reason) from fault
+
+    def _sample(self) -> int:
+        seat, task = self.table.seat, self.table.task
+        number = next(self._numbers)
+        laid = self.table.desk.lay(task.draw(TIMED, number), keep_static=True)
+        seat.bind(laid, prepare=not self._prepared)
+        self._prepared = True
+        self._flush()
+        result = seat.call()
+        self._queued = result.queued_ns > QUEUED_SHARE * result.time_ns
+        if self._verify:
+            self._keep(number, seat.take())
+        return result.time_ns
+
+    def contaminated(self) -> bool:
+        """Whether the last call waited for a CPU."""
+        return self._queued
+
+    def verified(self) -> int:
+        """Compare the kept outputs of timed calls with the reference; return their number.
+
+        Raises:
+            Fault: One is wrong: incorrect, with its kind.
+        """
+        for number, outputs, poison in self._kept:
+            inputs = self._inputs_of(number)
+            finding = self.table.task.check(outputs, inputs, TIMED, poison)
+            if finding.kind:
+                raise Fault(Outcome.INCORRECT, f"a timed call: {finding.detail}", kind=finding.kind)
+        return len(self._kept)
+
+    def _keep(self, number: int, outputs: dict[str, Any]) -> None:
+        self.calls += 1
+        size = sum(value.numel() * value.element_size() for value in outputs.values())
+        # decided after the call has returned
+        if size <= VERIFY_ALL_BYTES or self._secret.random() < VERIFY_SHARE:
+            self._kept.append((number, outputs, dict(self.table.seat.poison)))
+
+    def _inputs_of(self, number: int) -> dict[str, Any]:
+        """Draw a call's inputs again, with the static ones that were in place at that time."""
+        task = self.table.task
+        inputs = task.draw(TIMED, number)
+        fixed = self.table.desk.static_values
+        return {name: fixed.get(name, value) for name, value in inputs.items()}

@@ -1,0 +1,421 @@
+"""Judge every pair of a plan: build, prove correct, attribute, time, decide.
+
+The session owns the seed, the references, the clock and the verdict. Artefacts are built and
+hashed before the seed is drawn. A failing candidate is a measurement, never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from atrex import registry
+from atrex.backends import BACKENDS, compiler
+from atrex.errors import SetupError
+from atrex.hardware import llc_bytes
+from atrex.judge import calibrate
+from atrex.judge.arm import TimedArm
+from atrex.judge.attribution import attribute
+from atrex.judge.builder import Artefact, build
+from atrex.judge.cache import Flush
+from atrex.judge.channel import Fault, Target
+from atrex.judge.correctness import Correctness, Table, verify
+from atrex.judge.desk import Desk
+from atrex.judge.forkserver import Flavour
+from atrex.judge.generator import TIMED
+from atrex.judge.launcher import Forkserver, build_runner
+from atrex.judge.memory import Arena
+from atrex.judge.plan import Plan
+from atrex.judge.sandbox import protect_judge
+from atrex.judge.task import Contender, Task, TaskError
+from atrex.judge.timing import Fitness, pair, screen, summarise
+from atrex.judge.worker import Worker
+from atrex.model import Candidate, Measurement, Outcome, Peak, Workload
+from atrex.roofline import Roof, below_floor, roofline
+
+COMPILE_S = 120.0  # torch.compile of a baseline; 39 s were seen cold on a loaded host
+LONGEST_SOL_NS = 50_000_000  # design section 6: longer CPU workloads are skipped and listed
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Stages:
+    """Harness time by stage, in ns."""
+
+    spent_ns: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Charge what happens inside to a stage."""
+        start = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.spent_ns[name] = self.spent_ns.get(name, 0) + time.monotonic_ns() - start
+
+
+class Session:
+    """One sitting of the judge over a plan.
+
+    Args:
+        plan: What to judge.
+        peaks: Measured peaks of this device, launch floors by flavour included.
+        environment: Id of the environment that measurements name.
+        scratch: Private folder for artefacts and caches.
+        progress: Told what is in hand, a short text.
+
+    Attributes:
+        seed: Secret of the session, drawn when every artefact is built.
+        fitness: The A/A result of this host; None until something is timed.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        peaks: list[Peak],
+        environment: str,
+        scratch: Path,
+        progress: Progress = lambda text: None,
+    ) -> None:
+        self.plan = plan
+        self.peaks = peaks
+        self.environment = environment
+        self.scratch = scratch
+        self.progress = progress
+        self.seed = b""
+        self.fitness: Fitness | None = None
+        self._compiler = _compiler()
+        self._flush = Flush(llc_bytes())
+        self._servers: dict[Flavour, Forkserver] = {}
+        self._floors: dict[Flavour, Peak] = {}
+        self._artefacts: dict[tuple[str, str], Artefact | Fault] = {}
+        self._smalls: dict[tuple[str, str], Correctness] = {}
+
+    def open(self) -> None:
+        """Build every artefact, then draw the seed.
+
+        Raises:
+            SetupError: There is no compiler, or the workers cannot start.
+        """
+        protect_judge()
+        for candidate, workload in self.plan.pairs():
+            self._artefact(candidate, workload)
+        self.seed = os.urandom(32)
+
+    @property
+    def calibration(self) -> dict[str, str | int | float | bool | None]:
+        """What the run's header keeps of the calibration; empty if nothing was timed."""
+        floors = {f"floor_{name}_ns": round(peak.value) for name, peak in self._floors.items()}
+        if self.fitness is None:
+            return dict(floors)
+        interval = self.fitness.log_ratio
+        return {
+            "aa_fit": self.fitness.fit,
+            "aa_reason": self.fitness.reason,
+            "aa_half_width": None if interval is None else interval.half_width,
+            "aa_quartets": self.fitness.quartets,
+            **floors,
+        }
+
+    @property
+    def seed_sha(self) -> str:
+        """SHA-256 of the seed, which may be told at once."""
+        return hashlib.sha256(self.seed).hexdigest()
+
+    def judge(
+        self, candidate: Candidate, workload: Workload, *, run: str, attempt: int
+    ) -> Measurement:
+        """Judge one candidate on one workload."""
+        stages = Stages()
+        blank = Measurement(
+            run=run,
+            workload=workload,
+            candidate=candidate.name,
+            candidate_sha=candidate.source_sha,
+            attempt=attempt,
+            environment=self.environment,
+            outcome=Outcome.SKIPPED,
+        )
+        try:
+            verdict = self._judge(candidate, workload, blank, stages)
+        except Fault as fault:
+            verdict = _failed(blank, fault)
+        except TaskError as error:
+            verdict = msgspec.structs.replace(blank, outcome=Outcome.TASK_ERROR, reason=str(error))
+        return msgspec.structs.replace(verdict, stage_ns=stages.spent_ns)
+
+    def close(self) -> None:
+        """End every worker and forkserver."""
+        for server in self._servers.values():
+            server.close()
+
+    def _judge(
+        self, candidate: Candidate, workload: Workload, blank: Measurement, stages: Stages
+    ) -> Measurement:
+        task = self._task(workload)
+        refusal = self._refusal(candidate, task)
+        if refusal is not None:
+            return _failed(blank, refusal)
+        with stages.stage("build"):
+            artefact = self._artefact(candidate, workload)
+        if isinstance(artefact, Fault):
+            return _failed(blank, artefact)
+        contender = _contender(candidate, artefact)
+        roof = roofline(task.cost, self._peaks_of(contender.flavour))
+        secret = random.Random(os.urandom(16))
+        with stages.stage("correctness"):
+            correct = self._correctness(contender, candidate, task, secret)
+        result = msgspec.structs.replace(
+            blank,
+            outcome=correct.outcome,
+            kind=correct.kind,
+            reason=correct.reason,
+            cases=correct.cases,
+            max_abs_error=correct.max_abs,
+            max_rel_error=correct.max_rel,
+            first_mismatch=correct.index,
+            peak_bytes=correct.peak_bytes,
+            sol_ns=roof.sol_ns,
+            overhead_bound=roof.overhead_bound,
+            compile_ns=artefact.compile_ns,
+        )
+        if correct.outcome is not Outcome.OK:
+            return msgspec.structs.replace(result, s=0.0)
+        with stages.stage("audit"):
+            evidence = attribute(candidate, artefact, task, self._start, secret)
+        result = msgspec.structs.replace(result, attribution=evidence)
+        return self._time(contender, candidate, task, roof, result, secret, stages)
+
+    def _refusal(self, candidate: Candidate, task: Task) -> Fault | None:
+        """Say why this pair cannot be judged here, before the candidate starts."""
+        backend = BACKENDS.get(candidate.backend)
+        if backend is not None and not backend.supports(self.plan.device):
+            return Fault(Outcome.UNSUPPORTED, f"{candidate.backend}: {backend.reason}")
+        if candidate.dtypes and task.workload.dtype not in candidate.dtypes:
+            return Fault(Outcome.UNSUPPORTED, f"declared for {', '.join(candidate.dtypes)} only")
+        sol_ns = roofline(task.cost, self._peaks_of("native")).sol_ns
+        if self.plan.device == "cpu" and sol_ns > LONGEST_SOL_NS:
+            return Fault(
+                Outcome.SKIPPED,
+                f"attainable time {sol_ns / 1e6:.0f} ms, "
+                f"above {LONGEST_SOL_NS / 1e6:.0f} ms on the CPU",
+            )
+        return None
+
+    def _task(self, workload: Workload) -> Task:
+        operator = registry.operator(workload.operator, self.plan.operators)
+        return Task(operator, workload, self.seed, self.plan.operators)
+
+    def _artefact(self, candidate: Candidate, workload: Workload) -> Artefact | Fault:
+        """Build once for each candidate and interface; a failure is kept too."""
+        task = self._task(workload)
+        key = candidate.source_sha, task.interface.signature
+        if key not in self._artefacts:
+            self.progress(f"building {candidate.name}")
+            folder = self.scratch / f"{candidate.source_sha[:12]}-{task.interface.signature}"
+            try:
+                self._artefacts[key] = build(candidate, task.interface, folder)
+            except Fault as fault:
+                self._artefacts[key] = fault
+        return self._artefacts[key]
+
+    def _correctness(
+        self, contender: Contender, candidate: Candidate, task: Task, secret: random.Random
+    ) -> Correctness:
+        """Judge the small ragged shapes once for each interface, then the whole shape."""
+        key = candidate.source_sha, task.interface.signature
+        if key not in self._smalls:
+            smalls = [
+                self._task(small)
+                for small in task.operator.small
+                if small.dtype == task.workload.dtype
+            ]
+            self._smalls[key] = verify(contender, smalls, self._start, secret)
+        if self._smalls[key].outcome is not Outcome.OK:
+            return self._smalls[key]
+        return verify(contender, [task], self._start, secret)
+
+    def _time(
+        self,
+        contender: Contender,
+        candidate: Candidate,
+        task: Task,
+        roof: Roof,
+        result: Measurement,
+        secret: random.Random,
+        stages: Stages,
+    ) -> Measurement:
+        """Time against the fastest correct baseline and decide."""
+        desk = Desk(task.operator, task.inputs)
+        numbers = itertools.count()
+        tables: list[Table] = []
+
+        def arm(who: Contender, *, verify: bool) -> TimedArm:
+            table = Table(who, task, self._start, secret, desk)
+            tables.append(table)
+            return TimedArm(table, self._flush, numbers, secret, verify=verify)
+
+        try:
+            with stages.stage("baselines"):
+                rivals: dict[str, TimedArm] = {}
+                for rival in self._baselines(candidate, task):
+                    try:
+                        made = arm(rival, verify=False)
+                        inputs = task.draw(TIMED, next(numbers))
+                        finding = task.check(made.table.ask(inputs), inputs, TIMED)
+                    except Fault:
+                        continue  # listed nowhere, and never a denominator
+                    if not finding.kind:
+                        rivals[rival.name] = made
+                if not rivals:
+                    raise TaskError("no baseline is correct on this workload")
+                medians = screen(rivals)
+                baseline = next(iter(medians))
+            with stages.stage("timing"):
+                own = arm(contender, verify=True)
+                paired = pair(own, rivals[baseline], self.plan.rule, time.monotonic_ns, secret)
+                timing = summarise(paired, self.plan.rule, secret)
+                baseline_peak = rivals[baseline].table.seat.worker.peak_bytes()
+            with stages.stage("verification"):
+                verified = own.verified()
+        finally:
+            for table in tables:
+                table.__exit__()
+            desk.close()
+        timed = msgspec.structs.replace(
+            result,
+            outcome=Outcome.INCONCLUSIVE,
+            method="none" if timing.time_ns is None else "paired",
+            time_ns=timing.time_ns,
+            low_ns=timing.low_ns,
+            high_ns=timing.high_ns,
+            noise=timing.noise,
+            samples_ns=paired.candidate_ns,
+            baseline_samples_ns=paired.baseline_ns,
+            first_ns=paired.candidate_first_ns,
+            verified=verified,
+            baseline=baseline,
+            baseline_ns=timing.baseline_ns,
+            baselines_ns=medians,
+            baseline_peak_bytes=baseline_peak,
+            stop_reason=paired.stop_reason,
+        )
+        return self._decide(timed, roof, timing.conclusive, timing.reason)
+
+    def _decide(self, timed: Measurement, roof: Roof, conclusive: bool, why: str) -> Measurement:
+        """Give the verdict on a correct, timed candidate."""
+        share = min(1.0, roof.sol_ns / timed.time_ns) if timed.time_ns else None
+        if timed.time_ns and below_floor(timed.time_ns, roof):
+            return msgspec.structs.replace(
+                timed,
+                outcome=Outcome.VIOLATION,
+                kind="below_floor",
+                s=0.0,
+                reason=f"{timed.time_ns} ns, under 0.95 of the measured roof "
+                f"of {roof.measured_ns} ns",
+            )
+        if timed.attribution is not None and not timed.attribution.own:
+            reason = timed.attribution.evidence[0] if timed.attribution.evidence else ""
+            return msgspec.structs.replace(timed, outcome=Outcome.FALLBACK, reason=reason, s=0.0)
+        fitness = self._probe()
+        if not fitness.fit:
+            conclusive, why = False, f"this host cannot time: {fitness.reason}"
+        if not conclusive:
+            return msgspec.structs.replace(timed, outcome=Outcome.INCONCLUSIVE, reason=why, s=None)
+        return msgspec.structs.replace(timed, outcome=Outcome.OK, s=share)
+
+    def _baselines(self, candidate: Candidate, task: Task) -> list[Contender]:
+        """List the library baselines, and the handwritten kernels that are not the candidate."""
+        found = task.libraries(compiled=self.plan.compiled)
+        for path in registry.kernels(task.operator.name, self.plan.operators):
+            kernel = registry.candidate(path)
+            backend = BACKENDS.get(kernel.backend)
+            fits = not kernel.dtypes or task.workload.dtype in kernel.dtypes
+            if backend is None or backend.flavour != "native" or not fits:
+                continue
+            if kernel.source_sha == candidate.source_sha:
+                continue
+            artefact = self._artefact(kernel, task.workload)
+            if isinstance(artefact, Artefact):
+                found.append(_contender(kernel, artefact))
+        return found
+
+    def _start(self, contender: Contender, arenas: tuple[Arena, ...]) -> Worker:
+        limits = self.plan.limits
+        if contender.target.compiled:
+            limits = msgspec.structs.replace(limits, load_s=COMPILE_S)
+        return self._server(contender.flavour).start(contender.target, arenas, limits)
+
+    def _server(self, flavour: Flavour) -> Forkserver:
+        if flavour not in self._servers:
+            runner = None
+            if flavour == "native":
+                runner = build_runner(self._compiler, self.scratch / "runner")
+            self._servers[flavour] = Forkserver(flavour, runner=runner)
+        return self._servers[flavour]
+
+    @cached_property
+    def _kernel(self) -> Path:
+        """The calibration kernel."""
+        return calibrate.build(self._compiler, self.scratch / "calibrate")
+
+    def _probe(self) -> Fitness:
+        """Time equal calls against each other, once a session."""
+        if self.fitness is None:
+            self.progress("calibrating this host")
+            self.fitness = calibrate.fitness(
+                self._server("native"),
+                self._kernel,
+                self._flush,
+                random.Random(os.urandom(16)),
+                self.plan.rule.fitness,
+            )
+        return self.fitness
+
+    def _peaks_of(self, flavour: Flavour) -> list[Peak]:
+        """Return the peaks with the launch floor of this kind of worker, measured at first use."""
+        if flavour not in self._floors:
+            self._floors[flavour] = calibrate.launch_floor(
+                self._server(flavour), self._kernel, self._flush
+            )
+        return [*self.peaks, self._floors[flavour]]
+
+
+def _compiler() -> compiler.Compiler:
+    found = compiler.find()
+    if found is None:
+        raise SetupError("no C compiler", remedy="Install gcc, or `pip install ziglang`.")
+    return found
+
+
+def _contender(candidate: Candidate, artefact: Artefact) -> Contender:
+    flavour = BACKENDS[candidate.backend].flavour
+    assert flavour is not None  # `_refusal` came first
+    kind: Literal["native", "candidate"] = "native" if flavour == "native" else "candidate"
+    return Contender(
+        name=candidate.name, target=Target(kind=kind, path=str(artefact.path)), flavour=flavour
+    )
+
+
+def _failed(blank: Measurement, fault: Fault) -> Measurement:
+    """Record a fault; what was never started has no share, the rest has none to claim."""
+    never = (Outcome.UNSUPPORTED, Outcome.SKIPPED, Outcome.INFRA_ERROR)
+    return msgspec.structs.replace(
+        blank,
+        outcome=fault.outcome,
+        kind=fault.kind,
+        reason=fault.reason,
+        s=None if fault.outcome in never else 0.0,
+    )
