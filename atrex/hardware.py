@@ -20,12 +20,15 @@ UNKNOWN_LLC_BYTES = 64 << 20  # larger than most; too large a flush is slow, too
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def environment(*, compiler: str | None = None, sandbox_tier: int = 0) -> Environment:
+def environment(
+    *, compiler: str | None = None, sandbox_tier: int = 0, huge_pages: bool | None = None
+) -> Environment:
     """Describe this machine as a CPU device.
 
     Args:
         compiler: Version line of the C compiler that candidates are built with.
         sandbox_tier: The tier that the judge reached.
+        huge_pages: Whether the judge lays tensors in huge pages.
     """
     return Environment(
         device=device_name(),
@@ -39,6 +42,7 @@ def environment(*, compiler: str | None = None, sandbox_tier: int = 0) -> Enviro
         numba=installed("numba"),
         compiler=compiler,
         sandbox_tier=sandbox_tier,
+        huge_pages=huge_pages,
     )
 
 

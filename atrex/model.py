@@ -165,6 +165,8 @@ class Environment(Record, frozen=True, kw_only=True):
     Attributes:
         device: Name of the device, e.g. the CPU model with its core count.
         kind: ``"cpu"`` or ``"cuda"``.
+        sandbox_tier: How far workers are confined (0: own process, no privileges gained).
+        huge_pages: Whether tensors lie in huge pages; cold times differ by half without.
     """
 
     device: str
@@ -183,6 +185,7 @@ class Environment(Record, frozen=True, kw_only=True):
     mem_clock_mhz: int | None = None
     power_limit_w: int | None = None
     sandbox_tier: int = 0
+    huge_pages: bool | None = None
 
     @property
     def id(self) -> str:

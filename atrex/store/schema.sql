@@ -14,7 +14,8 @@ create table seen_environment (      -- run is empty for an environment that pea
     run varchar, environment varchar,
     device varchar, kind varchar, cpu varchar, cores integer, kernel varchar, python varchar,
     atrex varchar, torch varchar, numba varchar, compiler varchar, driver varchar, cuda varchar,
-    sm_clock_mhz integer, mem_clock_mhz integer, power_limit_w integer, sandbox_tier integer
+    sm_clock_mhz integer, mem_clock_mhz integer, power_limit_w integer, sandbox_tier integer,
+    huge_pages boolean
 );
 
 create table run (

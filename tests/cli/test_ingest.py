@@ -1,0 +1,165 @@
+"""`atrex ingest` and `atrex shapes` from the outside: output and exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from atrex.cli import ingest, shapes
+
+SAMPLE = Path(__file__).parent.parent.parent / "traces" / "synthetic_serving.json.gz"
+
+
+@pytest.fixture
+def run(tmp_path):
+    app = typer.Typer()
+    app.command("ingest")(ingest.command)
+    app.add_typer(shapes.app, name="shapes")
+
+    def invoke(*arguments):
+        arguments = [*map(str, arguments), "--store", str(tmp_path / "store")]
+        return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture
+def cut(tmp_path):
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(SAMPLE.read_bytes()[:20_000])
+    return path
+
+
+def test_people_see_the_funnel_the_operators_and_the_classes(run):
+    result = run("ingest", SAMPLE)
+    assert result.exit_code == 0
+    assert "synthetic_serving.json.gz: 1,442 kernels on modelled GPU" in result.stdout
+    assert "operator or class known" in result.stdout
+    assert "silu_and_mul          119    619 µs   1.9 %" in result.stdout
+    assert "gemm_dense" in result.stdout
+    assert "1 added to the store" in result.stdout
+
+
+def test_programs_get_one_object_with_the_promised_fields(run):
+    answer = json.loads(run("ingest", SAMPLE, "--json").stdout)
+    assert (answer["schema"], answer["ok"]) == ("atrex.ingest/1", True)
+    data = answer["data"]
+    assert set(data["files"][0]) >= {
+        "path", "format", "events", "kernels", "gpu_ns", "launched_ns", "attributed_ns",
+        "shaped_ns", "trace_coverage", "dropped",
+    }  # fmt: skip
+    assert data["files"][0]["kernels"] == 1442
+    assert data["operators"][1] == {
+        "operator": "fused_add_rms_norm", "calls": 238, "gpu_ns": 812_884,
+        "share": pytest.approx(812_884 / data["files"][0]["gpu_ns"]),
+    }  # fmt: skip
+    assert data["classes"][0] == {"class": "gemm_dense", "calls": 511, "gpu_ns": 24_650_468}
+    assert {
+        "operator": "silu_and_mul", "axes": {"rows": 64, "width": 12288}, "dtype": "bf16",
+        "calls": 32, "gpu_ns": 101_760,
+    } in data["shapes"]  # fmt: skip
+    total = sum(row["gpu_ns"] for row in data["operators"] + data["classes"])
+    assert total == data["files"][0]["gpu_ns"]
+
+
+def test_a_trace_is_added_once(run):
+    assert json.loads(run("ingest", SAMPLE, "--json").stdout)["data"]["added"] == 1
+    assert json.loads(run("ingest", SAMPLE, "--json").stdout)["data"]["added"] == 0
+
+
+def test_losses_exit_1_unless_allowed(run, cut):
+    result = run("ingest", cut, "--json")
+    assert result.exit_code == 1
+    assert not json.loads(result.stdout)["ok"]
+    assert json.loads(result.stdout)["data"]["files"][0]["truncated"]
+    assert run("ingest", cut, "--allow-loss").exit_code == 0
+
+
+def test_a_refused_trace_exits_4_and_stores_nothing(run, tmp_path):
+    path = tmp_path / "none.json"
+    path.write_text('{"traceEvents": []}')
+    result = run("ingest", path, "--json")
+    assert result.exit_code == 4
+    assert json.loads(result.stdout)["error"]["message"] == "the trace has no events"
+    assert run("shapes", "list", "--weights", "store").exit_code in (2, 4)
+
+
+def test_of_several_traces_the_good_ones_are_kept(run, cut, tmp_path):
+    path = tmp_path / "none.json"
+    path.write_text("hello")
+    result = run("ingest", SAMPLE, path, cut, "--json")
+    assert result.exit_code == 4
+    data = json.loads(result.stdout)["data"]
+    assert [file["path"] for file in data["files"]] == [SAMPLE.name, "cut.json.gz"]
+    assert data["refused"] == [{
+        "path": "none.json", "code": "bad_data",
+        "message": "not a profiler trace: no JSON",
+        "remedy": "Pass the .json or .json.gz that torch.profiler's export_chrome_trace wrote.",
+    }]  # fmt: skip
+    assert data["added"] == 2
+
+
+def test_a_missing_path_exits_2(run, tmp_path):
+    assert run("ingest", tmp_path / "none.json").exit_code == 2
+
+
+def test_a_folder_stands_for_the_traces_in_it(run, tmp_path):
+    folder = tmp_path / "traces" / "deep"
+    folder.mkdir(parents=True)
+    (folder / SAMPLE.name).write_bytes(SAMPLE.read_bytes())
+    assert json.loads(run("ingest", tmp_path / "traces", "--json").stdout)["data"]["added"] == 1
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert run("ingest", empty).exit_code == 2
+
+
+def test_bundled_shapes_are_listed_with_weights_that_sum_to_one(run):
+    answer = json.loads(run("shapes", "list", "--json").stdout)
+    rows = answer["data"]["shapes"]
+    assert answer["schema"] == "atrex.shapes list/1"
+    assert sum(row["weight"] for row in rows) == pytest.approx(1)
+    assert set(rows[0]) == {
+        "id", "operator", "axes", "dtype", "phase", "source", "calls", "gpu_ns", "time_source",
+        "weight",
+    }  # fmt: skip
+    assert [row["weight"] for row in rows] == sorted((r["weight"] for r in rows), reverse=True)
+
+
+def test_a_store_builds_its_own_catalogue(run, tmp_path):
+    run("ingest", SAMPLE)
+    result = run("shapes", "build", "--out", tmp_path / "out", "--limit", 4, "--json")
+    files = json.loads(result.stdout)["data"]["files"]
+    assert [(file["operator"], file["shapes"]) for file in files] == [
+        ("fused_add_rms_norm", 4), ("rms_norm", 4), ("silu_and_mul", 4)
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "silu_and_mul.csv").read_text().count("\n") == 5
+    listed = json.loads(run("shapes", "list", "--weights", "store", "--json").stdout)
+    assert len(listed["data"]["shapes"]) == 38
+
+
+def test_one_shape_is_shown_by_the_beginning_of_its_id(run):
+    rows = json.loads(run("shapes", "list", "--json").stdout)["data"]["shapes"]
+    shown = json.loads(run("shapes", "show", rows[3]["id"][:9], "--json").stdout)["data"]
+    assert shown == rows[3]
+    assert run("shapes", "show", "nothing").exit_code == 2
+
+
+def test_replayed_graphs_are_warned_about(run, tmp_path):
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "k",
+        "ts": 5,
+        "dur": 2,
+        "args": {"correlation": 1},
+    }
+    launch = {
+        "ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 1, "tid": 1, "ts": 1,
+        "dur": 1, "args": {"correlation": 1},
+    }  # fmt: skip
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps([kernel, launch]))
+    (warning,) = json.loads(run("ingest", path, "--json").stdout)["warnings"]
+    assert warning.startswith("graph.json: 100.0 % of GPU time was replayed from graphs")
