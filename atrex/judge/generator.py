@@ -33,7 +33,7 @@ class Case:
         row_octaves: Rows are scaled by 2^U(-row_octaves, row_octaves).
         spike: One element is multiplied by 1000.
         flat: Rows hold one value each, the first row zeros.
-        precise: Zero-mean data, on which the RMS gate holds.
+        precise: Zero-mean data, all different, on which gates on many elements at once hold.
     """
 
     name: str

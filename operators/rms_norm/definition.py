@@ -86,21 +86,22 @@ def _plain_kernel(kernels):
     )
 
 
-def _shifted(weight, weight_offset):
-    return weight + weight_offset if weight_offset else weight
+def _normalised(x, weight, eps, weight_offset):
+    """Norm in the type of x; a shifted weight stays in fp32, as models that shift it do."""
+    from torch.nn.functional import rms_norm
+
+    if not weight_offset:
+        return rms_norm(x, weight.shape, weight, eps)
+    gain = weight.float() + weight_offset
+    return (rms_norm(x, weight.shape, None, eps) * gain).to(x.dtype)
 
 
 def eager(x, weight, eps, weight_offset, prepared=None):
-    from torch.nn.functional import rms_norm
-
-    return {"out": rms_norm(x, weight.shape, _shifted(weight, weight_offset), eps)}
+    return {"out": _normalised(x, weight, eps, weight_offset)}
 
 
 def eager_fp32(x, weight, eps, weight_offset, prepared=None):
-    from torch.nn.functional import rms_norm
-
-    gain = _shifted(weight.float(), weight_offset)
-    return {"out": rms_norm(x.float(), weight.shape, gain, eps).to(x.dtype)}
+    return {"out": _normalised(x.float(), weight.float(), eps, weight_offset).to(x.dtype)}
 
 
 def _small(rows, width, eps, weight_offset, row_stride, dtype):
