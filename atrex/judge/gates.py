@@ -180,7 +180,8 @@ class _Comparison:
         rows = squares.sqrt()
         # an element above its row's RMS is held to its own size: a rounding is relative to that
         size = reference.abs().maximum(rows)
-        allowed = NORM_FACTOR[self.kind] * NORM[self.dtype][1] * size + 0.5 * self._ulp(reference.abs())
+        gate = NORM_FACTOR[self.kind] * NORM[self.dtype][1]
+        allowed = gate * size + 0.5 * self._ulp(reference.abs())
         self._gate(start, error, size, error > allowed)
         mean_error = error.square().mean(-1, keepdim=True)
         self.reference_square += float(squares.sum())

@@ -113,11 +113,8 @@ def test_an_honest_kernel_is_measured_and_kept(store):
     [
         ("previous_output", "incorrect", 1),
         ("torch_rms_norm", "fallback", 1),
-        ("numpy_rms_norm", "fallback", 1),
-        ("segfault", "crashed", 1),
         ("out_of_bounds", "violation", 5),
         ("syntax_error", "compile_failed", 1),
-        ("dlopens", "forbidden", 1),
     ],
 )
 def test_a_failing_candidate_has_its_outcome_and_exit_code(store, name, outcome, expected):
@@ -257,10 +254,10 @@ def test_a_changed_candidate_is_not_resumed(store, tmp_path):
 
 
 def test_ctrl_c_closes_the_run_as_interrupted_and_exits_130(store):
+    command = arguments(store, VILLAINS / "honest_c.py", "--weights", "store", "--quick")
     process = subprocess.Popen(
-        arguments(store, VILLAINS / "honest_c.py", "--weights", "store"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
     run = wait_for(lambda: running(store), process)
     wait_for(lambda: journal_lines(store, run) >= 1, process)
     process.send_signal(signal.SIGINT)

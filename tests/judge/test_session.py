@@ -30,7 +30,7 @@ EXPECTED = tomllib.loads((VILLAINS / "expected.toml").read_text())
 # At least one quartet, whatever the load; any width resolves, any host is fit.
 LENIENT = Rule(seconds=1.0, min_quartets=6, max_quartets=8, stop=9.0, inconclusive=9.0,
                fitness=9.0, fewest=1)  # fmt: skip
-LIMITS = Limits(call_s=2.0, memory_bytes=1 << 30)
+LIMITS = Limits(call_s=3.0, memory_bytes=512 << 20)
 
 
 def workload(rows=16, width=512, dtype="bf16", row_stride=None):

@@ -251,6 +251,7 @@ def test_a_run_that_was_removed_disappears(filled, records):
     assert len(updated["workload"]) == 4
 
 
+@pytest.mark.slow
 def test_fifty_thousand_measurements_are_built_and_read(store, records, tmp_path):
     workloads = tuple(range(1, 1001))
     for number in range(50):
