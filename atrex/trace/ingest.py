@@ -76,7 +76,7 @@ def read_trace(
     for events in windows:
         timeline.extend(events)
     if not timeline.kernels:
-        raise _no_kernels(path, timeline)
+        raise _no_kernels(path, timeline, truncated=windows.truncated or source.truncated)
     calls = Calls(timeline, operators)
     groups = calls.groups()
     header = _header(windows)
@@ -264,7 +264,13 @@ def _warnings(
     return tuple(found)
 
 
-def _no_kernels(path: Path, timeline: Timeline) -> DataError:
+def _no_kernels(path: Path, timeline: Timeline, *, truncated: bool) -> DataError:
+    if truncated:
+        return DataError(
+            f"the file ends early, before the first GPU kernel ({timeline.events:,} events read)",
+            where=path.name,
+            remedy="Copy it again, or record it again: it was cut while it was written or sent.",
+        )
     if timeline.events == 0:
         what = "the trace has no events"
     elif timeline.lost_kernels:

@@ -264,6 +264,13 @@ def test_a_trace_without_kernels_is_refused_with_the_reason(trace, events, reaso
         ingest(trace.write(text=json.dumps({"traceEvents": events})))
 
 
+def test_a_trace_that_ends_before_its_first_kernel_is_said_to_be_cut(trace):
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1}
+    text = json.dumps({"traceEvents": [op, op, op]})
+    with pytest.raises(DataError, match="ends early, before the first GPU kernel"):
+        ingest(trace.write(text=text[:-30]))
+
+
 def test_a_launch_wins_over_another_call_with_its_correlation(trace):
     norm(trace).kernel("norm_kernel").close()
     trace.range("cuda_runtime", "cudaEventRecord", US, {"correlation": 1})
