@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/atrex demo --store demo-store
+	$(BIN)/atrex demo --store demo-store || [ $$? -eq 7 ]  # 7: this machine is too busy to time
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

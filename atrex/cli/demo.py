@@ -18,7 +18,7 @@ def command(
     """Ingest a sample trace, judge an honest kernel and its cheating twin, keep the evidence.
 
     The exit code is 0 if the twin was refused and the honest kernel passed, 7 if this host is too
-    busy to time.
+    busy to time any shape.
     """
     with output.answering("demo", json), ScoreProgress(json) as show:
         result = api.demo(store=store, progress=show)
