@@ -237,9 +237,9 @@ class Measurement(Record, frozen=True, kw_only=True):
         kind: The kind within incorrect and violation, e.g. ``"value"``, ``"alias"``.
         method: ``"paired"`` (ABBA quartets), ``"interpreter"`` (correct, untimed), ``"none"``.
         time_ns: Median time of a call, transport included.
-        low_ns, high_ns: 95 % interval of `time_ns`: the interval of the ratio to the baseline,
-            times the baseline's median.
-        noise: Half-width of the 95 % interval of the log-ratio (fraction).
+        low_ns, high_ns: 95 % interval of `time_ns`, from the candidate's own calls.
+        noise: Half-width of the 95 % interval of the log-ratio to the baseline (fraction): what a
+            speed-up is uncertain by.
         samples_ns: Raw candidate times, two for each quartet, in order; always kept.
         baseline_samples_ns: Raw baseline times, two for each quartet, in order.
         first_ns: The first call, reported apart.

@@ -246,11 +246,18 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
         str(len(m.samples_ns)) if m.samples_ns else units.MISSING,
         m.baseline or units.MISSING,
         units.time(m.baseline_ns),
-        units.factor(_ratio(m.baseline_ns, m.time_ns)),
+        _speed_up(m),
         units.percent(_ratio(m.sol_ns, m.time_ns)),
         units.share(m.s),
         m.stop_reason or units.MISSING,
     )
+
+
+def _speed_up(measurement: Measurement) -> str:
+    factor = units.factor(_ratio(measurement.baseline_ns, measurement.time_ns))
+    if measurement.noise is None:
+        return factor
+    return f"{factor} ± {units.percent(measurement.noise)}"
 
 
 def _ratio(above: int | None, below: int | None) -> float | None:

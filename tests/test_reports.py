@@ -33,7 +33,7 @@ def test_a_row_shows_time_interval_count_baseline_and_roofline(run, records):
         "n": "8",
         "baseline": "eager",
         "baseline time": "2.00 µs",
-        "speed-up": "2.00×",
+        "speed-up": "2.00× ± 1.0 %",
         "of roofline": "80.0 %",
         "S": "0.800",
         "stop": "width",

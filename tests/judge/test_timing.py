@@ -208,7 +208,17 @@ def test_what_an_arm_raises_passes_through():
         pair(Broken(), FakeArm(clock, [1000]), STANDARD, clock, Random(1))
 
 
-def test_summary_is_the_median_with_the_interval_of_the_ratio_in_ns():
+def test_a_noisy_baseline_leaves_the_interval_of_a_steady_candidate_alone():
+    noisy = [1000, 1400, 1000, 1300, 1200, 1100, 1450, 1250, 1050] * 9
+    clock = FakeClock()
+    rule = Rule(min_quartets=6, max_quartets=12)
+    result = pair(FakeArm(clock, [500]), FakeArm(clock, noisy), rule, clock, Random(1))
+    timing = summarise(result, STANDARD, Random(1))
+    assert (timing.low_ns, timing.time_ns, timing.high_ns) == (500, 500, 500)
+    assert timing.noise > 0.03
+
+
+def test_summary_is_the_median_with_its_interval_in_ns():
     timing = summarise(paired([1500], [1000]), STANDARD, Random(1))
     assert (timing.time_ns, timing.low_ns, timing.high_ns) == (1500, 1500, 1500)
     assert timing.baseline_ns == 1000
