@@ -246,6 +246,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         verified: Timed outputs that were compared with the reference after their call.
         baseline: Name of the fastest correct baseline, the denominator.
         baselines_ns: Screening median of every baseline that was correct.
+        baselines_failed: Why the others are no denominator.
         sol_ns: T_sol, the attainable time.
         s: min(1, T_sol / T) if ok; 0 for a negative outcome; None if untimed or not run.
         overhead_bound: Whether the roof lies below ten launch floors.
@@ -275,6 +276,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     baseline: str | None = None
     baseline_ns: int | None = None
     baselines_ns: dict[str, int] = {}
+    baselines_failed: dict[str, str] = {}
     sol_ns: int | None = None
     s: float | None = None
     overhead_bound: bool | None = None

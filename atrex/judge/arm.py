@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from atrex.judge.channel import Fault
-from atrex.judge.correctness import Table
 from atrex.judge.generator import TIMED
+from atrex.judge.table import Table
 from atrex.model import Outcome
 
 # integrity.md 2.1: outputs up to this size are all verified, else at least this share

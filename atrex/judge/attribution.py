@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from atrex.judge.builder import Artefact
 from atrex.judge.channel import Fault, Target
-from atrex.judge.correctness import Start, Table
 from atrex.judge.generator import CASES
+from atrex.judge.table import Start, Table
 from atrex.judge.task import Contender, Task
 from atrex.model import Attribution, Candidate, Outcome
 

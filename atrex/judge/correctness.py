@@ -7,25 +7,18 @@ fresh for each shape, so that what an earlier shape taught a candidate is gone.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from atrex.judge.channel import Fault
-from atrex.judge.desk import Desk, Seat
 from atrex.judge.gates import Finding
 from atrex.judge.generator import CASES, Case
-from atrex.judge.memory import Arena
+from atrex.judge.table import Start, Table
 from atrex.judge.task import Contender, Task
-from atrex.judge.worker import Worker
 from atrex.model import Outcome
-
-Start = Callable[[Contender, tuple[Arena, ...]], Worker]
 
 # A whole shape gets every case up to this many output elements; above, two and one drawn in
 # secret, because fp64 references of large shapes cost more than they tell beside small twins.
 EVERY_CASE_ELEMENTS = 1 << 20
-LINGER_S = 0.1  # given to threads that outlive a wrong call, to show that they write late
 REPEATS = 2  # calls with equal inputs, which must agree bit for bit
 
 
@@ -89,69 +82,6 @@ def verify(
     return Correctness(
         cases=tuple(passed), max_abs=worst.max_abs, max_rel=worst.max_rel, peak_bytes=peak_bytes
     )
-
-
-class Table:
-    """A desk with one seat: a contender that can be asked for outputs."""
-
-    def __init__(
-        self,
-        contender: Contender,
-        task: Task,
-        start: Start,
-        secret: random.Random,
-        desk: Desk | None = None,
-    ) -> None:
-        self.task = task
-        self.contender = contender
-        self._owned = None if desk is not None else Desk(task.operator, task.inputs)
-        self.desk = desk or self._owned or Desk(task.operator, task.inputs)
-        interface = task.interface if contender.flavour == "native" else None
-        try:
-            self.seat = Seat(
-                self.desk, task.outputs, lambda arenas: start(contender, arenas), secret, interface
-            )
-        except BaseException:
-            self._close_desk()
-            raise
-
-    def ask(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Run one call, untimed, with new static inputs, and return the copied outputs."""
-        self.seat.bind(self.desk.lay(inputs), prepare=not self.contender.library)
-        self.seat.call()
-        if self.contender.library:
-            self.seat.worker.collect()
-        return self.seat.take()
-
-    def refuse_late_writes(self, taken: dict[str, Any]) -> None:
-        """After a wrong answer, let threads that are left run on and see whether outputs change.
-
-        Raises:
-            Fault: They do: async_escape.
-        """
-        import torch
-
-        if len(self.seat.worker.tasks()) < 2:
-            return
-        self.seat.worker.linger(LINGER_S)
-        for name, value in self.seat.take().items():
-            if not torch.equal(value.view(torch.uint8), taken[name].view(torch.uint8)):
-                raise Fault(
-                    Outcome.VIOLATION,
-                    f"a thread wrote {name} after the call had returned",
-                    kind="async_escape",
-                )
-
-    def __enter__(self) -> Table:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seat.close()
-        self._close_desk()
-
-    def _close_desk(self) -> None:
-        if self._owned is not None:
-            self._owned.close()
 
 
 def _try(table: Table, case: Case) -> Finding:

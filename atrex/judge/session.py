@@ -7,7 +7,6 @@ hashed before the seed is drawn. A failing candidate is a measurement, never an 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import random
 import time
@@ -25,21 +24,19 @@ from atrex.backends import BACKENDS, compiler
 from atrex.errors import SetupError
 from atrex.hardware import llc_bytes
 from atrex.judge import calibrate
-from atrex.judge.arm import TimedArm
 from atrex.judge.attribution import attribute
 from atrex.judge.builder import Artefact, build
 from atrex.judge.cache import Flush
 from atrex.judge.channel import Fault, Target
-from atrex.judge.correctness import Correctness, Table, verify
-from atrex.judge.desk import Desk
+from atrex.judge.contest import Contest
+from atrex.judge.correctness import Correctness, verify
 from atrex.judge.forkserver import Flavour
-from atrex.judge.generator import TIMED
 from atrex.judge.launcher import Forkserver, build_runner
 from atrex.judge.memory import Arena
 from atrex.judge.plan import Plan
 from atrex.judge.sandbox import protect_judge
 from atrex.judge.task import Contender, Task, TaskError
-from atrex.judge.timing import Fitness, pair, screen, summarise
+from atrex.judge.timing import Fitness, summarise
 from atrex.judge.worker import Worker
 from atrex.model import Candidate, Measurement, Outcome, Peak, Workload
 from atrex.roofline import Roof, below_floor, roofline
@@ -258,42 +255,21 @@ class Session:
         stages: Stages,
     ) -> Measurement:
         """Time against the fastest correct baseline and decide."""
-        desk = Desk(task.operator, task.inputs)
-        numbers = itertools.count()
-        tables: list[Table] = []
-
-        def arm(who: Contender, *, verify: bool) -> TimedArm:
-            table = Table(who, task, self._start, secret, desk)
-            tables.append(table)
-            return TimedArm(table, self._flush, numbers, secret, verify=verify)
-
-        try:
+        with Contest(task, self._start, self._flush, secret) as contest:
             with stages.stage("baselines"):
-                rivals: dict[str, TimedArm] = {}
-                for rival in self._baselines(candidate, task):
-                    try:
-                        made = arm(rival, verify=False)
-                        inputs = task.draw(TIMED, next(numbers))
-                        finding = task.check(made.table.ask(inputs), inputs, TIMED)
-                    except Fault:
-                        continue  # listed nowhere, and never a denominator
-                    if not finding.kind:
-                        rivals[rival.name] = made
-                if not rivals:
-                    raise TaskError("no baseline is correct on this workload")
-                medians = screen(rivals)
-                baseline = next(iter(medians))
-            with stages.stage("timing"):
-                own = arm(contender, verify=True)
-                paired = pair(own, rivals[baseline], self.plan.rule, time.monotonic_ns, secret)
-                timing = summarise(paired, self.plan.rule, secret)
-                baseline_peak = rivals[baseline].table.seat.worker.peak_bytes()
-            with stages.stage("verification"):
-                verified = own.verified()
-        finally:
-            for table in tables:
-                table.__exit__()
-            desk.close()
+                screening = contest.screen(self._baselines(candidate, task))
+            result = msgspec.structs.replace(
+                result, baselines_ns=screening.medians_ns, baselines_failed=screening.failed
+            )
+            try:
+                with stages.stage("timing"):
+                    paired, arm = contest.pair(contender, screening.fastest, self.plan.rule)
+                    timing = summarise(paired, self.plan.rule, secret)
+                with stages.stage("verification"):
+                    verified = arm.verified()
+            except Fault as fault:
+                return _failed(result, fault)
+            baseline_peak = contest.peak_bytes(screening.fastest)
         timed = msgspec.structs.replace(
             result,
             outcome=Outcome.INCONCLUSIVE,
@@ -306,9 +282,8 @@ class Session:
             baseline_samples_ns=paired.baseline_ns,
             first_ns=paired.candidate_first_ns,
             verified=verified,
-            baseline=baseline,
+            baseline=screening.fastest,
             baseline_ns=timing.baseline_ns,
-            baselines_ns=medians,
             baseline_peak_bytes=baseline_peak,
             stop_reason=paired.stop_reason,
         )

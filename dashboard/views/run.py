@@ -226,7 +226,7 @@ def _table(answer: shell.Answer) -> None:
     shell.table(table, FORMATS)
     st.caption(
         "Time: median of n calls, caches flushed before each, transport included; the interval is "
-        "that of the ratio to the baseline. S: attainable time / time, at most 1, 0 unless ok. "
+        "that of these calls alone. S: attainable time / time, at most 1, 0 unless ok. "
         "Axes that are the same for all shapes of an operator are only in the data."
     )
     shell.data(answer, name="measurements")
