@@ -15,6 +15,7 @@ from pathlib import Path
 from atrex.model import Environment, Peak
 
 CPUINFO = Path("/proc/cpuinfo")
+MEMINFO = Path("/proc/meminfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNKNOWN_LLC_BYTES = 64 << 20  # larger than most; too large a flush is slow, too small a lie
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -86,6 +87,15 @@ def llc_bytes(caches: Path = CACHES) -> int:
         if _read(index / "type") in ("Unified", "Data") and _read(index / "size")
     ]
     return max(sizes)[1] if sizes else UNKNOWN_LLC_BYTES
+
+
+def available_bytes(meminfo: Path = MEMINFO) -> int:
+    """Return the memory that can be used without swapping; 0 if the kernel does not tell."""
+    for line in _read(meminfo).splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) << 10
+    return 0
 
 
 def by_pipe(peaks: Iterable[Peak], kind: str, device: str | None = None) -> dict[str, Peak]:

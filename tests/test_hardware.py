@@ -4,6 +4,7 @@ import sys
 
 from atrex.hardware import (
     UNKNOWN_LLC_BYTES,
+    available_bytes,
     by_pipe,
     cpu_name,
     device_name,
@@ -103,3 +104,10 @@ def test_the_latest_peak_of_the_device_and_kind_is_chosen():
 
 def test_of_two_peaks_of_one_day_the_last_is_chosen():
     assert by_pipe([peak("memory", 1), peak("memory", 2)], "measured")["memory"].value == 2
+
+
+def test_available_memory_is_the_kernel_s_estimate_in_bytes(tmp_path):
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal:  100 kB\nMemFree:  10 kB\nMemAvailable:  64 kB\n")
+    assert available_bytes(path) == 64 << 10
+    assert available_bytes(tmp_path / "none") == 0

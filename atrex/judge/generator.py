@@ -234,6 +234,59 @@ class Generator:
             yield start, block
 
 
+class Sketch(Generator):
+    """Gives the shapes of a draw without its values: floats lie on the meta device.
+
+    Integers are drawn, from a public key: lengths and ids decide shapes and costs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(b"sketch", TIMED)
+
+    def activation(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        row_stride: int | None = None,
+        row_decades: float = 0.0,
+    ) -> Any:
+        """Return a meta tensor of the shape and strides."""
+        import torch
+
+        if row_stride is None:
+            return _meta(shape, dtype)
+        return torch.empty_strided(shape, (row_stride, 1), dtype=torch_dtype(dtype), device="meta")
+
+    def normal(
+        self, name: str, shape: tuple[int, ...], dtype: str, *, mean: float = 0.0, std: float = 1.0
+    ) -> Any:
+        """Return a meta tensor."""
+        return _meta(shape, dtype)
+
+    def gain(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        """Return a meta tensor."""
+        return _meta(shape, dtype)
+
+    def uniform(
+        self, name: str, shape: tuple[int, ...], dtype: str, *, low: float = 0.0, high: float = 1.0
+    ) -> Any:
+        """Return a meta tensor."""
+        return _meta(shape, dtype)
+
+    def _parameter(
+        self, name: str, shape: tuple[int, ...], dtype: str, std: float, mean: float
+    ) -> Any:
+        return _meta(shape, dtype)
+
+
+def _meta(shape: tuple[int, ...], dtype: str) -> Any:
+    import torch
+
+    return torch.empty(shape, dtype=torch_dtype(dtype), device="meta")
+
+
 def call_key(seed: bytes, *parts: object) -> bytes:
     """Derive the key of one call from the secret seed, the task, the case and the call number."""
     return hashlib.sha256(seed + "\0".join(map(str, parts)).encode()).digest()

@@ -22,7 +22,7 @@ import msgspec
 from atrex import registry
 from atrex.backends import BACKENDS, compiler
 from atrex.errors import SetupError
-from atrex.hardware import llc_bytes
+from atrex.hardware import available_bytes, llc_bytes
 from atrex.judge import calibrate
 from atrex.judge.attribution import attribute
 from atrex.judge.builder import Artefact, build
@@ -30,6 +30,7 @@ from atrex.judge.cache import Flush
 from atrex.judge.channel import Fault, Target
 from atrex.judge.contest import Contest
 from atrex.judge.correctness import Correctness, verify
+from atrex.judge.desk import PLACES
 from atrex.judge.forkserver import Flavour
 from atrex.judge.launcher import Forkserver, build_runner
 from atrex.judge.memory import Arena
@@ -42,6 +43,7 @@ from atrex.model import Candidate, Measurement, Outcome, Peak, Workload
 from atrex.roofline import Roof, below_floor, roofline
 
 COMPILE_S = 120.0  # torch.compile of a baseline; 39 s were seen cold on a loaded host
+MEMORY_SHARE = 0.7  # of the memory that is free; the rest is for the file cache and others
 LONGEST_SOL_NS = 50_000_000  # design section 6: longer CPU workloads are skipped and listed
 
 Progress = Callable[[str], None]
@@ -209,6 +211,11 @@ class Session:
                 f"attainable time {sol_ns / 1e6:.0f} ms, "
                 f"above {LONGEST_SOL_NS / 1e6:.0f} ms on the CPU",
             )
+        # three places of every tensor for judge and workers, and some fp64 copies of half of them
+        needed = 2 * PLACES * task.tensor_bytes + 5 * 4 * task.tensor_bytes
+        available = available_bytes()
+        if available and needed > MEMORY_SHARE * available:
+            return Fault(Outcome.SKIPPED, f"judging it takes about {needed >> 30} GiB of memory")
         return None
 
     def _task(self, workload: Workload) -> Task:

@@ -14,12 +14,11 @@ from atrex.judge.channel import Target
 from atrex.judge.desk import specs_of
 from atrex.judge.forkserver import Flavour
 from atrex.judge.gates import Finding, check
-from atrex.judge.generator import TIMED, Case, Generator, call_key
+from atrex.judge.generator import Case, Generator, Sketch, call_key
+from atrex.judge.memory import required_bytes
 from atrex.judge.tensors import FLOATS, dtype_name
 from atrex.model import Cost, Workload
 from atrex.operator import Inputs, Operator, TensorSpec
-
-_LAYOUT = b"layout"  # key of the public draw that fixes shapes; no case is ever drawn with it
 
 
 class TaskError(Exception):
@@ -58,8 +57,8 @@ class Task:
 
     @cached_property
     def layout(self) -> Inputs:
-        """Inputs of a public draw: shapes, attributes, and the lengths that the cost counts."""
-        return self.operator.inputs(self.workload, Generator(_LAYOUT, TIMED))
+        """Inputs without values: shapes, attributes, and the lengths that the cost counts."""
+        return self.operator.inputs(self.workload, Sketch())
 
     @cached_property
     def inputs(self) -> dict[str, TensorSpec]:
@@ -81,6 +80,11 @@ class Task:
                 count *= extent
             total += count
         return total
+
+    @cached_property
+    def tensor_bytes(self) -> int:
+        """Bytes of all inputs and outputs together."""
+        return required_bytes([*self.inputs.values(), *self.outputs.values()])
 
     @cached_property
     def cost(self) -> Cost:

@@ -84,3 +84,22 @@ def test_a_call_key_depends_on_every_part():
         call_key(b"t", "w", "x1", 0),
     }
     assert len(keys) == 3
+
+
+def test_a_sketch_has_the_shapes_of_a_draw_and_no_values():
+    from atrex import registry
+    from atrex.judge.generator import Sketch
+
+    for operator in registry.operators().values():
+        for workload in operator.small:
+            drawn = operator.inputs(workload, draw())
+            sketched = operator.inputs(workload, Sketch())
+            assert list(drawn) == list(sketched)
+            for name, value in drawn.items():
+                if torch.is_tensor(value):
+                    assert sketched[name].is_meta
+                    assert sketched[name].shape == value.shape
+                    assert sketched[name].stride() == value.stride()
+                    assert sketched[name].dtype == value.dtype
+                else:
+                    assert sketched[name] == value

@@ -145,6 +145,19 @@ def test_a_declared_dtype_that_does_not_fit_is_unsupported(tmp_path):
         session.close()
 
 
+def test_a_shape_that_does_not_fit_into_memory_is_skipped_before_anything_is_drawn(tmp_path):
+    giant = workload(rows=1 << 30, width=4096)
+    session = make_session([VILLAINS / "honest_c.py"], tmp_path, workloads=[giant])
+    try:
+        candidate, of = session.plan.pairs()[0]
+        session.peaks[:] = [peak("vector", 1e16), peak("memory", 1e16)]
+        measurement = session.judge(candidate, of, run="test", attempt=1)
+        assert measurement.outcome is Outcome.SKIPPED
+        assert "GiB of memory" in measurement.reason
+    finally:
+        session.close()
+
+
 def test_closing_leaves_no_process_behind(tmp_path):
     import os
 
