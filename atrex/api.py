@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from atrex.trace import IngestReport
 
 __all__ = [
-    "Scored", "build_shapes", "ingest", "list_shapes", "peaks", "report", "score", "sql",
+    "build_shapes", "demo", "ingest", "list_operators", "list_shapes", "peaks", "report", "score",
+    "show_operator", "sql",
 ]  # fmt: skip
 
 Mode = Literal["quick", "standard", "thorough"]
