@@ -250,6 +250,8 @@ class Measurement(Record, frozen=True, kw_only=True):
         sol_ns: T_sol, the attainable time.
         s: min(1, T_sol / T) if ok; 0 for a negative outcome; None if untimed or not run.
         overhead_bound: Whether the roof lies below ten launch floors.
+        compile_ns: What building the candidate took.
+        prepare_ns: What `prepare` took over the static inputs; not part of any time.
         stop_reason: Why sampling stopped: ``"width"``, ``"budget"`` or ``"quartets"``.
         stage_ns: Harness time by stage (build, inputs, correctness, audit, timing, ...).
     """
@@ -288,6 +290,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     baseline_peak_bytes: int | None = None
     compile_ns: int | None = None
+    prepare_ns: int | None = None
     stop_reason: str | None = None
     stage_ns: dict[str, int] = {}
 

@@ -117,6 +117,8 @@ def header(interface: Interface) -> str:
         "",
         "/* Returns 0; any other value is the kernel's own error. */",
         f"int run(const struct {name}_args *args);",
+        "/* Optional; called when static inputs have changed: all other pointers are null. */",
+        f"int prepare(const struct {name}_args *args);",
         "",
         "#endif",
         "",

@@ -26,6 +26,9 @@ class TimedArm:
         numbers: Counter shared by both arms, so that no two calls have equal inputs.
         secret: Decides which outputs are verified.
         verify: Whether outputs are kept for `verified`.
+
+    Attributes:
+        prepare_ns: What `prepare` took before the first call; None without it.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class TimedArm:
         self._kept: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
         self._prepared = table.contender.library  # a library has nothing to prepare
         self._queued = False
-        self.calls = 0
+        self.prepare_ns: int | None = None
 
     def sample(self) -> int:
         """Make one cold call with fresh inputs and return its time in ns, charges included."""
@@ -62,7 +65,10 @@ class TimedArm:
         seat, task = self.table.seat, self.table.task
         number = next(self._numbers)
         laid = self.table.desk.lay(task.draw(TIMED, number), keep_static=True)
-        seat.bind(laid, prepare=not self._prepared)
+        if not self._prepared:
+            self.prepare_ns = seat.bind(laid, prepare=True)
+        else:
+            seat.bind(laid)
         self._prepared = True
         self._flush()
         result = seat.call()
@@ -89,7 +95,6 @@ class TimedArm:
         return len(self._kept)
 
     def _keep(self, number: int, outputs: dict[str, Any]) -> None:
-        self.calls += 1
         size = sum(value.numel() * value.element_size() for value in outputs.values())
         # decided after the call has returned
         if size <= VERIFY_ALL_BYTES or self._secret.random() < VERIFY_SHARE:

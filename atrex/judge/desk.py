@@ -127,18 +127,31 @@ class Seat:
         self._poison = {name: self._paint(name, place) for name, place in self._placed.items()}
         prepare_ns = 0
         if prepare:
-            static = {name: laid[name] for name in self.desk.static}
-            prepare_ns = self.worker.prepare(self._message(laid, static))
-        self.worker.bind(self._message(laid, laid))
+            prepare_ns = self.worker.prepare(self._static(laid))
+        self.worker.bind(self._all(laid))
         return prepare_ns
 
-    def _message(self, laid: Laid, inputs: Laid) -> Arguments | Block:
-        """Pack a native kernel's whole block, or name the arguments of a Python worker."""
+    def _all(self, laid: Laid) -> Arguments | Block:
         if self.interface is None:
-            return Arguments(inputs=inputs, outputs=self._placed)
+            return Arguments(inputs=laid, outputs=self._placed)
+        return self._block(self.interface, laid, tuple(self.interface.tensors))
+
+    def _static(self, laid: Laid) -> Arguments | Block:
+        """Address the static inputs only: work on others must not move into `prepare`."""
+        if self.interface is None:
+            return Arguments(inputs={name: laid[name] for name in self.desk.static}, outputs={})
+        return self._block(self.interface, laid, self.desk.static)
+
+    def _block(self, interface: Interface, laid: Laid, addressed: tuple[str, ...]) -> Block:
+        """Pack a native kernel's struct; the pointers of other tensors stay null."""
         tensors = {n: p for n, p in laid.items() if isinstance(p, Placement)} | self._placed
-        data, relocations = pack(self.interface, tensors)
-        return Block(data=data, relocations=tuple(relocations))
+        data, relocations = pack(interface, tensors)
+        wanted = [
+            place
+            for name, place in zip(interface.tensors, relocations, strict=True)
+            if name in addressed
+        ]
+        return Block(data=data, relocations=tuple(wanted))
 
     def call(self) -> CallResult:
         """Make the bound call; see `Worker.call`."""

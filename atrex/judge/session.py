@@ -289,6 +289,7 @@ class Session:
             baseline_samples_ns=paired.baseline_ns,
             first_ns=paired.candidate_first_ns,
             verified=verified,
+            prepare_ns=arm.prepare_ns,
             baseline=screening.fastest,
             baseline_ns=timing.baseline_ns,
             baseline_peak_bytes=baseline_peak,

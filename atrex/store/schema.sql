@@ -58,7 +58,7 @@ create table measurement (           -- every attempt
     baseline varchar, baseline_ns bigint, baselines_ns varchar, baselines_failed varchar,
     sol_ns bigint, s double, overhead_bound boolean, kernel_share double, attribution varchar,
     max_abs_error double, max_rel_error double, first_mismatch bigint[],
-    peak_bytes bigint, baseline_peak_bytes bigint, compile_ns bigint,
+    peak_bytes bigint, baseline_peak_bytes bigint, compile_ns bigint, prepare_ns bigint,
     stop_reason varchar, stage_ns varchar
 );
 
