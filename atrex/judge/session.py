@@ -101,6 +101,7 @@ class Session:
         self._floors: dict[Flavour, Peak] = {}
         self._artefacts: dict[tuple[str, str], Artefact | Fault] = {}
         self._smalls: dict[tuple[str, str], Correctness] = {}
+        self._threads: int | None = None
 
     def open(self) -> None:
         """Build every artefact, then draw the seed.
@@ -108,7 +109,13 @@ class Session:
         Raises:
             SetupError: There is no compiler, or the workers cannot start.
         """
+        import torch
+
         protect_judge()
+        # A pool of our own would go on spinning for milliseconds after every draw, on the core
+        # of the worker that is timed next.
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         for candidate, workload in self.plan.pairs():
             self._artefact(candidate, workload)
         self.seed = os.urandom(32)
@@ -156,7 +163,11 @@ class Session:
         return msgspec.structs.replace(verdict, stage_ns=stages.spent_ns)
 
     def close(self) -> None:
-        """End every worker and forkserver."""
+        """End every worker and forkserver, and give torch its threads back."""
+        if self._threads is not None:
+            import torch
+
+            torch.set_num_threads(self._threads)
         for server in self._servers.values():
             server.close()
 

@@ -53,7 +53,7 @@ class Rule(Record, frozen=True, kw_only=True):
         max_quartets: More only narrows what is already resolved.
         fewest: Below it a median has no 95 % interval.
         stop: Half-width of the log-ratio (fraction) at which to stop.
-        inconclusive: Half-width above which nothing is claimed.
+        inconclusive: Half-width of the candidate's time (fraction) above which nothing is claimed.
         fitness: Half-width that two equal arms must reach on a fit host.
     """
 
@@ -188,11 +188,11 @@ def summarise(paired: Paired, rule: Rule, random: Random) -> Timing:
             reason=f"{quartets} quartets within the budget, {rule.fewest} are needed",
         )
     interval = bca_median(paired.log_ratios, random)
-    narrow = interval.half_width <= rule.inconclusive
     calls = paired.candidate_ns
     own = bca_median(
         [math.log(a * b) / 2 for a, b in zip(calls[::2], calls[1::2], strict=True)], random
     )
+    narrow = own.half_width <= rule.inconclusive
     return Timing(
         time_ns=time_ns,
         baseline_ns=baseline_ns,
@@ -204,7 +204,7 @@ def summarise(paired: Paired, rule: Rule, random: Random) -> Timing:
         conclusive=narrow,
         reason=""
         if narrow
-        else f"half-width {interval.half_width:.1%} of the ratio, at most {rule.inconclusive:.0%}",
+        else f"half-width {own.half_width:.1%} of the time, at most {rule.inconclusive:.0%}",
     )
 
 

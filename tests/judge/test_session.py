@@ -158,6 +158,21 @@ def test_a_shape_that_does_not_fit_into_memory_is_skipped_before_anything_is_dra
         session.close()
 
 
+def test_the_judge_computes_on_one_thread_while_it_sits(tmp_path):
+    """Else its pool spins on the worker's core during the calls that are timed."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        session = make_session([VILLAINS / "honest_c.py"], tmp_path)
+        assert torch.get_num_threads() == 1
+        session.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_closing_leaves_no_process_behind(tmp_path):
     import os
 
