@@ -109,9 +109,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def stamp() -> str:
-    """Return a name that sorts by time: UTC to the millisecond, then random hex digits."""
-    now = datetime.now(UTC)
-    return f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}-{secrets.token_hex(3)}"
+    """Return a name that sorts by time: UTC to the microsecond, then random hex digits.
+
+    One process names nothing twice within a microsecond, since each name is written to disk; within
+    a millisecond it does, and the newest would then be a matter of chance.
+    """
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(3)}"
 
 
 def utc_now() -> str:

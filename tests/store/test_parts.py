@@ -3,6 +3,7 @@ import pytest
 
 from atrex.errors import DataError
 from atrex.model import Peak, TraceSummary
+from atrex.store import files
 
 SUMMARY = TraceSummary(
     trace="0123456789abcdef", path="t.json.gz", format="kineto", gpu="H100", events=10, kernels=3,
@@ -73,6 +74,15 @@ def test_a_damaged_part_is_named(store):
 def peak(pipe, value, kind="measured", device="Testor 9000, 2 cores"):
     return Peak(device=device, pipe=pipe, kind=kind, value=value, low=value, high=value, n=5,
                 source="triad", date="2026-01-01")  # fmt: skip
+
+
+def test_names_made_one_after_the_other_sort_in_that_order():
+    names = []
+    for _ in range(200):
+        names.append(files.stamp())
+        while files.stamp()[:21] == names[-1][:21]:  # the clock's next microsecond
+            pass
+    assert names == sorted(names)
 
 
 def test_the_newest_peak_of_each_pipe_counts(store, records):
