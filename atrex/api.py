@@ -9,10 +9,12 @@ import ast
 import importlib.util
 import tempfile
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from atrex import __version__, registry
 from atrex.errors import SetupError, UsageError
@@ -29,7 +31,6 @@ from atrex.model import (
 )
 
 if TYPE_CHECKING:
-    from atrex.backends.compiler import Compiler
     from atrex.judge.plan import Plan
     from atrex.judge.session import Session
     from atrex.judge.timing import Rule
@@ -87,13 +88,14 @@ def peaks(
     Raises:
         SetupError: There is no C compiler.
     """
+    from atrex.backends import compiler
     from atrex.judge.peaks import measure_cpu_peaks
     from atrex.store import Store
 
-    found = _compiler()
+    found = compiler.require()
     opened = Store(store)
     measured = measure_cpu_peaks(found, progress=progress)
-    opened.add_peaks(measured, _environment(found))
+    opened.add_peaks(measured, _environment())
     return measured
 
 
@@ -135,7 +137,9 @@ def score(
         SetupError: Nothing can run here.
         KeyboardInterrupt: After the run was closed as interrupted; it can be resumed.
     """
-    from atrex.store import Store
+    from atrex.judge.plan import select
+    from atrex.store import Store, new_run_id
+    from atrex.store.files import utc_now
 
     if device == "cuda":
         raise SetupError(
@@ -143,34 +147,35 @@ def score(
             remedy="Judge on the CPU with --device cpu.",
         )
     opened = Store(store)
-    options: dict[str, str | int | float | bool | None] = {"mode": mode, "seconds": seconds}
-    previous = None
     _need_torch()
     if resume is not None:
-        previous = opened.run(resume)
-        options = previous.options
-        plan = _resumed(previous, operators)
+        run = opened.run(resume)
+        _refuse_changed(run.candidates)
     else:
-        plan = _plan(candidates, opened, operator, shapes, weights, options, operators)
+        described = _described(candidates, operator, operators)
+        catalogue = _catalogue(weights, store, operators)
+        run = Run(
+            run=new_run_id(),
+            kind=kind,
+            command=tuple(command),
+            started=utc_now(),
+            atrex_version=__version__,
+            environment=_environment(),
+            candidates=described,
+            shapes=tuple(catalogue),
+            selected=select(catalogue, shapes, {each.operator for each in described}),
+            catalogue=weights,
+            device="cpu",
+            options={"mode": mode, "seconds": seconds},
+        )
     measured = opened.peaks(_device_name()) or peaks(
         store,
         progress=lambda done, total: progress(
             Step(run="", done=0, total=0, text=f"measuring this CPU's peaks, {done} of {total}")
         ),
     )
-    with tempfile.TemporaryDirectory(prefix="atrex-") as scratch:
-        return _judge(
-            plan,
-            measured,
-            opened,
-            Path(scratch),
-            previous,
-            options,
-            weights,
-            tuple(command),
-            kind,
-            progress,
-        )
+    _sit(run, _plan(run, operators), measured, opened, progress)
+    return report(run.run, store=store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,82 +310,56 @@ def report(run: str, *, store: Path) -> Scored:
     )
 
 
-def _judge(
+def _sit(
+    run: Run,
     plan: Plan,
     measured: list[Peak],
     opened: Store,
-    scratch: Path,
-    previous: Run | None,
-    options: dict[str, str | int | float | bool | None],
-    weights: Weights,
-    command: tuple[str, ...],
-    kind: str,
     progress: Callable[[Step], None],
-) -> Scored:
+) -> None:
+    """Hold one session of the judge; a run that has had one before is continued."""
     from atrex.judge.session import Session
-    from atrex.store import new_run_id
 
-    found = _compiler()
-    here = _environment(found)
-    session = Session(
-        plan,
-        measured,
-        here.id,
-        scratch,
-        progress=lambda text: progress(Step(run="", done=0, total=0, text=text)),
-    )
-    try:
-        session.open()
-        if previous is None:
-            header = _header(
-                plan,
-                here,
-                session,
-                new_run_id(),
-                options,
-                weights,
-                command,
-                kind,
-            )
-            writer = opened.start_run(header)
-        else:
-            writer = opened.resume_run(previous.run, session.seed_sha)
-        with writer:
-            _run(session, plan, writer, progress)
-            writer.finish([session.seed.hex()], "complete", session.calibration)
-    finally:
-        session.close()
-    run = opened.run(writer.run.run)
-    latest = opened.journal(run.run).latest
-    return Scored(run=run, measurements=tuple(latest), scores=tuple(opened.scores(run.run)))
-
-
-def _run(session: Session, plan: Plan, writer: RunWriter, progress: Callable[[Step], None]) -> None:
-    pairs = plan.pairs()
-    done = writer.done()
-    run = writer.run.run
-    count = 0
-    try:
-        for candidate, workload in pairs:
-            if (candidate.source_sha, workload.id) not in done:
-                progress(
-                    Step(
-                        run=run,
-                        done=count,
-                        total=len(pairs),
-                        text=f"{candidate.name} on {workload}",
-                    )
+    with tempfile.TemporaryDirectory(prefix="atrex-") as scratch:
+        session = Session(
+            plan,
+            measured,
+            _environment().id,
+            Path(scratch),
+            progress=lambda text: progress(Step(run="", done=0, total=0, text=text)),
+        )
+        try:
+            session.open()
+            if run.seed_sha:
+                writer = opened.resume_run(run.run, session.seed_sha)
+            else:
+                writer = opened.start_run(
+                    msgspec.structs.replace(run, seed_sha=(session.seed_sha,))
                 )
+            with writer:
+                _judge(session, writer, progress)
+        finally:
+            session.close()
+
+
+def _judge(session: Session, writer: RunWriter, progress: Callable[[Step], None]) -> None:
+    """Judge every pair that has no record yet, each on disk before the next starts."""
+    pairs = session.plan.pairs()
+    done = writer.done()
+    run, total = writer.run.run, len(pairs)
+    try:
+        for count, (candidate, workload) in enumerate(pairs):
+            measurement = None
+            if (candidate.source_sha, workload.id) not in done:
+                text = f"{candidate.name} on {workload}"
+                progress(Step(run=run, done=count, total=total, text=text))
                 measurement = session.judge(candidate, workload, run=run, attempt=1)
                 writer.append(measurement)
-            else:
-                measurement = None
-            count += 1
             progress(
                 Step(
                     run=run,
-                    done=count,
-                    total=len(pairs),
+                    done=count + 1,
+                    total=total,
                     text=candidate.name,
                     measurement=measurement,
                 )
@@ -388,70 +367,36 @@ def _run(session: Session, plan: Plan, writer: RunWriter, progress: Callable[[St
     except KeyboardInterrupt:
         writer.finish([session.seed.hex()], "interrupted", session.calibration)
         raise
+    writer.finish([session.seed.hex()], "complete", session.calibration)
 
 
-def _header(
-    plan: Plan,
-    here: Environment,
-    session: Session,
-    run: str,
-    options: dict[str, str | int | float | bool | None],
-    weights: Weights,
-    command: tuple[str, ...],
-    kind: str,
-) -> Run:
-    from atrex.store.files import utc_now
+def _plan(run: Run, operators: tuple[Path, ...]) -> Plan:
+    """Return what a new or resumed run is to judge: its header says it all."""
+    from atrex.judge.plan import Plan
 
-    return Run(
-        run=run,
-        kind=kind,
-        command=command,
-        started=utc_now(),
-        atrex_version=__version__,
-        environment=here,
-        candidates=plan.candidates,
-        shapes=plan.shapes,
-        selected=plan.selected,
-        catalogue=weights,
-        device=plan.device,
-        options=options,
-        seed_sha=(session.seed_sha,),
-    )
-
-
-def _plan(
-    candidates: Sequence[Path],
-    opened: Store,
-    operator: str | None,
-    shapes: Sequence[str],
-    weights: Weights,
-    options: dict[str, str | int | float | bool | None],
-    operators: tuple[Path, ...],
-) -> Plan:
-    from atrex import catalogue
-    from atrex.judge.plan import Plan, select
-
-    known = registry.operators(operators)
-    described = _described(candidates, operator, operators)
-    if weights == "store":
-        shapes_of = catalogue.from_store(opened, known)
-    else:
-        shapes_of = registry.bundled_shapes(known.values())
-    names = {candidate.operator for candidate in described}
     return Plan(
-        candidates=described,
-        shapes=tuple(shapes_of),
-        selected=select(shapes_of, shapes, names),
-        rule=_rule(options),
-        compiled=options["mode"] != "quick",
+        candidates=run.candidates,
+        shapes=run.shapes,
+        selected=run.selected,
+        device=run.device,
+        rule=_rule(run.options),
+        compiled=run.options["mode"] != "quick",
         operators=operators,
     )
 
 
-def _resumed(previous: Run, operators: tuple[Path, ...]) -> Plan:
-    from atrex.judge.plan import Plan
+def _catalogue(weights: Weights, store: Path, operators: tuple[Path, ...]) -> list[Shape]:
+    from atrex import catalogue
+    from atrex.store import Store
 
-    for candidate in previous.candidates:
+    known = registry.operators(operators)
+    if weights == "store":
+        return catalogue.from_store(Store.existing(store), known)
+    return registry.bundled_shapes(known.values())
+
+
+def _refuse_changed(candidates: Iterable[Candidate]) -> None:
+    for candidate in candidates:
         now = registry.candidate(Path(candidate.path), operator=candidate.operator)
         if now.source_sha != candidate.source_sha:
             raise UsageError(
@@ -459,15 +404,6 @@ def _resumed(previous: Run, operators: tuple[Path, ...]) -> Plan:
                 where=candidate.path,
                 remedy="Start a new run.",
             )
-    return Plan(
-        candidates=previous.candidates,
-        shapes=previous.shapes,
-        selected=previous.selected,
-        device=previous.device,
-        rule=_rule(previous.options),
-        compiled=previous.options["mode"] != "quick",
-        operators=operators,
-    )
 
 
 def _described(
@@ -490,8 +426,6 @@ def _described(
 
 
 def _rule(options: dict[str, str | int | float | bool | None]) -> Rule:
-    import msgspec
-
     from atrex.judge import timing
 
     modes = {"quick": timing.QUICK, "standard": timing.STANDARD, "thorough": timing.THOROUGH}
@@ -507,20 +441,12 @@ def _need_torch() -> None:
         )
 
 
-def _compiler() -> Compiler:
+def _environment() -> Environment:
     from atrex.backends import compiler
-
-    found = compiler.find()
-    if found is None:
-        raise SetupError("no C compiler", remedy="Install gcc or `pip install ziglang`.")
-    return found
-
-
-def _environment(found: Compiler) -> Environment:
     from atrex.hardware import environment
     from atrex.judge.mapping import huge_pages
 
-    return environment(compiler=found.version, huge_pages=huge_pages())
+    return environment(compiler=compiler.require().version, huge_pages=huge_pages())
 
 
 def _device_name() -> str:
@@ -563,13 +489,8 @@ def list_shapes(
         DataError: The catalogue is broken, or the store's has no shape.
     """
     from atrex import catalogue
-    from atrex.store import Store
 
-    known = registry.operators(operators)
-    if weights == "bundled":
-        shapes = registry.bundled_shapes(known.values())
-    else:
-        shapes = catalogue.from_store(Store.existing(store), known)
+    shapes = _catalogue(weights, store, operators)
     share = catalogue.weights(shapes)
     pairs = [(shape, share[shape.workload.id]) for shape in shapes]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0].workload.operator, str(pair[0])))

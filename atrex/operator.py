@@ -8,7 +8,7 @@ nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from atrex.model import UNKNOWN, Cost, Phase, Workload
@@ -228,4 +228,3 @@ class Operator:
     small: tuple[Workload, ...]
     static: tuple[str, ...] = ()
     scale: Callable[[Workload, Inputs], dict[str, Tensor]] | None = None
-    doc: str = field(default="", compare=False)

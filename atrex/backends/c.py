@@ -15,8 +15,6 @@ from typing import Protocol
 from atrex.model import short_hash
 from atrex.operator import TensorSpec
 
-FIELD_BYTES = 8
-
 # dtype name to its C type; 8- and 16-bit floats travel as their bits
 C_TYPE: Mapping[str, str] = {
     "bf16": "uint16_t",

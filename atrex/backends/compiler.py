@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from atrex.errors import SetupError
+
 # The builder compiles for the machine it runs on. Contraction to fma is what a GPU compiler does
 # too; reassociation (-ffast-math) changes results and stays the kernel author's choice. Wide
 # vectors never cross a call between compilers here, so notes on their ABI say nothing.
@@ -44,11 +46,10 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a compilation gave: success, the compiler's messages, and whether it ran out of time."""
+    """What a compilation gave: success and the compiler's messages."""
 
     ok: bool
     log: str
-    timed_out: bool = False
 
 
 @cache
@@ -72,6 +73,18 @@ def find() -> Compiler | None:
         if answer.returncode == 0 and answer.stdout:
             return Compiler(command=command, version=answer.stdout.splitlines()[0])
     return None
+
+
+def require() -> Compiler:
+    """Return the first compiler that answers.
+
+    Raises:
+        SetupError: There is none.
+    """
+    found = find()
+    if found is None:
+        raise SetupError("no C compiler", remedy="Install gcc or clang, or `pip install ziglang`.")
+    return found
 
 
 def compile_c(
@@ -105,7 +118,7 @@ def compile_c(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return Built(ok=False, log=f"the compiler ran longer than {seconds:g} s", timed_out=True)
+        return Built(ok=False, log=f"the compiler ran longer than {seconds:g} s")
     return Built(ok=process.returncode == 0, log=log.decode(errors="replace"))
 
 

@@ -1,7 +1,7 @@
 """Map an arena with huge pages where the kernel gives them, and every page present.
 
 With small pages a cold, memory-bound call waits for page walks more than for memory: an 8 MiB copy
-took 1.7 times as long. Huge pages of shared memory are off by default, but since Linux 6.1 a
+took 1.5 to 1.7 times as long. Huge pages of shared memory are off by default, but since Linux 6.1 a
 populated mapping may be collapsed into them on request, if it starts at a multiple of their size.
 Heaps get them too (`sandbox.clean_environment`), so that a library that allocates its outputs is
 not put behind.

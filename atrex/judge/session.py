@@ -21,7 +21,6 @@ import msgspec
 
 from atrex import registry
 from atrex.backends import BACKENDS, compiler
-from atrex.errors import SetupError
 from atrex.hardware import available_bytes, llc_bytes
 from atrex.judge import calibrate
 from atrex.judge.attribution import attribute
@@ -95,7 +94,7 @@ class Session:
         self.progress = progress
         self.seed = b""
         self.fitness: Fitness | None = None
-        self._compiler = _compiler()
+        self._compiler = compiler.require()
         self._flush = Flush(llc_bytes())
         self._servers: dict[Flavour, Forkserver] = {}
         self._floors: dict[Flavour, Peak] = {}
@@ -385,13 +384,6 @@ class Session:
                 self._server(flavour), self._kernel, self._flush
             )
         return [*self.peaks, self._floors[flavour]]
-
-
-def _compiler() -> compiler.Compiler:
-    found = compiler.find()
-    if found is None:
-        raise SetupError("no C compiler", remedy="Install gcc, or `pip install ziglang`.")
-    return found
 
 
 def _contender(candidate: Candidate, artefact: Artefact) -> Contender:

@@ -26,7 +26,6 @@ class Group:
 
     meaning: Meaning
     phase: Phase
-    kernel_names: tuple[str, ...]
     calls: int = 0
     kernels: int = 0
     gpu_ns: int = 0
@@ -144,7 +143,7 @@ class Calls:
             grid = tuple(-(-g // b) for g, b in zip(grid, block, strict=True))  # type: ignore[assignment]
         call = Call(name="", kernels=kernels, grid=grid, block=block)
         meaning = self._classifier.explain(decision, stack, call, self._steps[step])
-        return Group(meaning=meaning, phase=self._steps[step].phase, kernel_names=kernels)
+        return Group(meaning=meaning, phase=self._steps[step].phase)
 
 
 def _triple(text: bytes) -> tuple[int, int, int] | None:

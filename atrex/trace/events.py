@@ -108,8 +108,6 @@ class Unusable(msgspec.Struct, gc=False):
     kernel: bool
 
 
-Event = Kernel | Copy | Launch | Op | Annotation | Ignored | Unusable
-
 # Spellings of 2020-22 (Kernel, Runtime, ...) beside today's; compared without case where unknown.
 CATEGORIES: dict[str, type[Any]] = {
     "kernel": Kernel,
