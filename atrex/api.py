@@ -137,17 +137,17 @@ def score(
         SetupError: Nothing can run here.
         KeyboardInterrupt: After the run was closed as interrupted; it can be resumed.
     """
-    from atrex.judge.plan import select
-    from atrex.store import Store, new_run_id
-    from atrex.store.files import utc_now
-
     if device == "cuda":
         raise SetupError(
             "the CUDA device is not part of this version",
             remedy="Judge on the CPU with --device cpu.",
         )
+    _need_torch()  # the judge's modules need what comes with it
+    from atrex.judge.plan import select
+    from atrex.store import Store, new_run_id
+    from atrex.store.files import utc_now
+
     opened = Store(store)
-    _need_torch()
     if resume is not None:
         run = opened.run(resume)
         _refuse_changed(run.candidates)

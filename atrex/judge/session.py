@@ -41,6 +41,10 @@ from atrex.judge.worker import Worker
 from atrex.model import Candidate, Measurement, Outcome, Peak, Workload
 from atrex.roofline import Roof, below_floor, roofline
 
+# A budget in proportion to the tensors, so that an endless allocation is seen within the time of a
+# call also where memory is slow (seen: 2.5 s per GiB); eager rms_norm took 2.7 times its arenas.
+WORKSPACE_FACTOR = 4
+COMPILE_BYTES = 4 << 30  # the C++ compiler that torch.compile starts counts too
 COMPILE_S = 120.0  # torch.compile of a baseline; 39 s were seen cold on a loaded host
 MEMORY_SHARE = 0.7  # of the memory that is free; the rest is for the file cache and others
 LONGEST_SOL_NS = 50_000_000  # design section 6: longer CPU workloads are skipped and listed
@@ -347,8 +351,12 @@ class Session:
 
     def _start(self, contender: Contender, arenas: tuple[Arena, ...]) -> Worker:
         limits = self.plan.limits
+        tensors = sum(arena.size for arena in arenas)
+        memory = max(limits.memory_bytes, WORKSPACE_FACTOR * tensors)
         if contender.target.compiled:
+            memory = max(memory, COMPILE_BYTES)
             limits = msgspec.structs.replace(limits, load_s=COMPILE_S)
+        limits = msgspec.structs.replace(limits, memory_bytes=memory)
         return self._server(contender.flavour).start(contender.target, arenas, limits)
 
     def _server(self, flavour: Flavour) -> Forkserver:

@@ -66,7 +66,7 @@ class Limits(Record, frozen=True, kw_only=True):
     call_s: float = 10.0
     settle_s: float = 2.0
     threads: int = 1
-    memory_bytes: int = 4 << 30
+    memory_bytes: int = 2 << 30
     file_bytes: int = 1 << 30
 
 
