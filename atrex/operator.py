@@ -79,6 +79,70 @@ class Draw(Protocol):
     ) -> Tensor:
         """Integers in [low, high)."""
 
+    def scale(self, name: str, shape: tuple[int, ...], *, typical: float, decades: float) -> Tensor:
+        """Quantisation scales in fp32: typical x 10^U(-decades, decades)."""
+
+    def lengths(self, spec: int | str, count: int) -> Tensor:
+        """Lengths of `count` sequences, int64 [count]; see `atrex.lengths.resolve`.
+
+        They are public: equal for every seed, so that cost and shapes are. Reorder the sequences by
+        `permutation`.
+        """
+
+    def permutation(self, name: str, count: int) -> Tensor:
+        """A secret order of 0 to count - 1, int64 [count]."""
+
+    def routing(
+        self,
+        name: str,
+        tokens: int,
+        experts: int,
+        top_k: int,
+        *,
+        local: int | None = None,
+        profile: str = "skewed",
+    ) -> Tensor:
+        """Expert ids without repeats, int32 [tokens, top_k].
+
+        How many tokens an expert gets is public; which expert it is and where the tokens stand is
+        secret.
+
+        Args:
+            name: Name of the input.
+            tokens: Rows.
+            experts: Experts of the whole model.
+            top_k: Experts of a token.
+            local: Experts on this rank, all by default; the ids of others are -1.
+            profile: ``"skewed"``: popularity of N(0, 0.25) and Gumbel noise. ``"hot"``: one
+                expert is in every token besides.
+        """
+
+    def page_table(self, name: str, lens: Tensor, page: int) -> tuple[Tensor, int]:
+        """A table int32 [seqs, max_pages] over a shuffled pool, and the pages of that pool.
+
+        The pool holds at least 1.25 times the pages that `lens` need. Padding entries name pages
+        that no sequence uses.
+        """
+
+    def paged(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        table: Tensor,
+        lens: Tensor,
+        *,
+        std: float = 1.0,
+    ) -> Tensor:
+        """A cache [pages, page, ...]: N(0, std^2) where `table` and `lens` put a token.
+
+        Pages that no entry names are NaN. The slack behind each length, and pages that padding
+        entries name, are huge but finite: an honest kernel may load and mask them.
+        """
+
+    def replace(self, tensor: Tensor, index: tuple[Tensor, ...], values: Tensor) -> Tensor:
+        """The tensor with `values` at `index`, e.g. keys planted in a cache."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -169,6 +233,7 @@ class Step:
         query_tokens: Sum of query tokens (sq).
         kv_tokens: Sum of KV tokens (sk).
         sequences: Number of sequences.
+        siblings: Distinct calls of the same step whose dims are known, in launch order.
     """
 
     annotation: str = ""
@@ -177,11 +242,14 @@ class Step:
     query_tokens: int | None = None
     kv_tokens: int | None = None
     sequences: int | None = None
+    siblings: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
     """A library baseline: takes the inputs by name and returns its outputs by name.
+
+    In-place tensors come as inputs; it changes and returns them.
 
     Attributes:
         name: Shown name, e.g. ``"eager"``.
@@ -204,13 +272,18 @@ class Operator:
         name: Name of the folder.
         axes: Axis names, in the order of shapes/<name>.csv.
         inputs: `inputs(workload, draw)` draws tensors and attributes by name.
-        outputs: `outputs(workload)` gives the specification of each output.
-        reference: `reference(**inputs)` in fp64, vectorised, never timed.
+        outputs: `outputs(workload)` gives the specification of each output; a tensor that is an
+            input too is in place.
+        reference: `reference(**inputs)` in fp64, integers in int64, vectorised, never timed; it
+            leaves its arguments as they are.
         cost: `cost(workload, inputs)`; `inputs` holds what the data decide (lengths, ids).
         match: `match(call, step)` recognises a traced call, or returns None.
         tolerance: Output name to tolerance class (METHOD.md section 2).
         baselines: Library implementations; the judge takes the fastest correct one.
         static: Inputs that may be prepared ahead (weights).
+        canonical: Optional form in which only one right answer remains, where the definition leaves
+            orders or choices open: `canonical(inputs, outputs)` maps a candidate's outputs and the
+            reference's alike, whatever they hold; `tolerance` then names what it returns.
         scale: Optional condition magnitude s of each output element: `scale(workload, inputs)`
             gives output name to fp64 tensor; no gate asks for more than the precision of s.
         small: A workload of at most 1 s on 2 cores with every edge case, for the contract test.
@@ -227,4 +300,5 @@ class Operator:
     baselines: tuple[Implementation, ...]
     small: tuple[Workload, ...]
     static: tuple[str, ...] = ()
+    canonical: Callable[[Inputs, dict[str, Tensor]], dict[str, Tensor]] | None = None
     scale: Callable[[Workload, Inputs], dict[str, Tensor]] | None = None

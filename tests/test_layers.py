@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     {"model", "units", "errors"},
     {"operator", "stats", "hardware", "roofline"},
-    {"registry", "trace", "workload", "catalogue", "scoring"},
+    {"registry", "lengths", "trace", "workload", "catalogue", "scoring"},
     {"backends", "judge"},
     {"store"},
     {"executor", "importers", "optimise"},

@@ -57,7 +57,7 @@ class Contest:
         self._start = start
         self._flush = flush
         self._secret = secret
-        self._desk = Desk(task.operator, task.inputs)
+        self._desk = Desk(task.operator.static, task.inputs, task.outputs)
         self._numbers = itertools.count()
         self._tables: list[Table] = []
         self._rivals: dict[str, TimedArm] = {}

@@ -7,7 +7,7 @@ alone. A seat is one worker at that desk with output memory of its own.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +17,7 @@ from atrex.judge.channel import Arguments, Block, Fault
 from atrex.judge.memory import Arena, Placement, contiguous, extent, required_bytes
 from atrex.judge.tensors import FLOATS, dtype_name
 from atrex.model import Outcome
-from atrex.operator import Inputs, Operator, TensorSpec
+from atrex.operator import Inputs, TensorSpec
 
 if TYPE_CHECKING:
     from atrex.judge.worker import CallResult, Worker
@@ -33,21 +33,35 @@ ALIGNMENT = 64  # bytes that the contract promises: a cache line, and the widest
 class Desk:
     """The inputs of one workload: static ones stay in place, the others move at every call.
 
+    Args:
+        static: Names of the static inputs.
+        inputs: Specification of every input tensor.
+        outputs: Names of the outputs; an input among them is in place and lies at each seat.
+
     Attributes:
         arenas: Sealed memory of the static and of the dynamic inputs.
         static_values: The static inputs that lie there now.
+        initial: What in-place tensors hold before the next call.
     """
 
-    def __init__(self, operator: Operator, specs: Mapping[str, TensorSpec]) -> None:
-        fixed = [spec for name, spec in specs.items() if name in operator.static]
-        moving = [spec for name, spec in specs.items() if name not in operator.static]
-        self.static = operator.static
+    def __init__(
+        self, static: tuple[str, ...], inputs: Mapping[str, TensorSpec], outputs: Iterable[str]
+    ) -> None:
+        self.static = static
+        self._written = inputs.keys() & set(outputs)
+        fixed = [spec for name, spec in inputs.items() if name in static]
+        moving = [
+            spec
+            for name, spec in inputs.items()
+            if name not in static and name not in self._written
+        ]
         self.arenas = (
             Arena(required_bytes(fixed), sealed=True, index=0),
             Arena(PLACES * required_bytes(moving), sealed=True, index=1),
         )
         self._fixed: Laid = {}
         self.static_values: Inputs = {}
+        self.initial: Inputs = {}
 
     def lay(self, inputs: Inputs, *, keep_static: bool = False) -> Laid:
         """Copy inputs into place and return where they lie, attributes by value.
@@ -61,13 +75,18 @@ class Desk:
             fixed.clear()
             self.static_values = {n: v for n, v in inputs.items() if n in self.static}
             self._fixed = {n: _put(fixed, v) for n, v in self.static_values.items()}
-        dynamic = {name: value for name, value in inputs.items() if name not in self.static}
+        self.initial = {name: inputs[name] for name in inputs.keys() & self._written}
+        dynamic = {
+            name: value
+            for name, value in inputs.items()
+            if name not in self.static and name not in self._written
+        }
         try:
             placed = {name: _put(moving, value) for name, value in dynamic.items()}
         except ValueError:  # the places are used up: start again at the first
             moving.clear()
             placed = {name: _put(moving, value) for name, value in dynamic.items()}
-        return {name: (placed | self._fixed)[name] for name in inputs}
+        return placed | self._fixed
 
     def close(self) -> None:
         """Free the memory."""
@@ -125,6 +144,7 @@ class Seat:
             self._place()
         self.memory.paint_red_zones()
         self._poison = {name: self._paint(name, place) for name, place in self._placed.items()}
+        laid = laid | {name: self._placed[name] for name in self.desk.initial}
         prepare_ns = 0
         if prepare:
             prepare_ns = self.worker.prepare(self._static(laid))
@@ -189,11 +209,15 @@ class Seat:
     def _paint(self, name: str, placement: Placement) -> Any:
         """Fill an output with one of several kinds of poison and return a copy of it.
 
+        An in-place tensor holds its initial value: what it held before the call, too.
+
         Kernels have been seen that work only where they see NaN, so no kind is always used.
         """
         import torch
 
         tensor = self.memory.tensor(placement)
+        if name in self.desk.initial:
+            return tensor.copy_(self.desk.initial[name]).clone()
         kinds = ["bytes", "large", "plausible"] + (["previous"] if name in self._previous else [])
         kind = self.secret.choice(kinds)
         if kind == "previous":

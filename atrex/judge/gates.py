@@ -11,13 +11,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atrex.judge.tensors import dtype_name
+from atrex.judge.tensors import LARGEST, dtype_name
 
-# (RMS, max) relative error of class NORM: the output rounding (0.43 u) and one permitted rounding
-# before the weight (METHOD.md 2.3); integrity.md 2.3 for fp32.
-NORM = {"bf16": (3.5e-3, 2.5e-2), "fp16": (4.5e-4, 3e-3), "fp32": (2e-6, 1e-5)}
-# Class NORM_SUM: a sum that may be rounded before the norm is a third rounding in quadrature.
-NORM_FACTOR = {"NORM": 1.0, "NORM_SUM": 1.5**0.5}
+_NORM = {"bf16": (3.5e-3, 2.5e-2), "fp16": (4.5e-4, 3e-3), "fp32": (2e-6, 1e-5)}
+# Gates on RMS and largest error by class and storage type of the output (METHOD.md 2.3). The
+# largest error is relative to the row's RMS, in the GEMM classes to the operator's condition
+# magnitude s.
+RMS_MAX: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    # the output rounding (0.43 u) and one permitted rounding before the weight
+    "NORM": _NORM,
+    # a sum that may be rounded before the norm is a third rounding in quadrature
+    "NORM_SUM": {d: (1.5**0.5 * rms, 1.5**0.5 * most) for d, (rms, most) in _NORM.items()},
+    # probabilities and partial results in the storage type
+    "ATTN": {"bf16": (5e-3, 3e-2), "fp16": (8e-4, 5e-3), "fp32": (2e-5, 2e-4)},
+    # the intermediate and each expert's output in the storage type
+    "MOE": {"bf16": (6e-3, 4e-2), "fp16": (8e-4, 5e-3)},
+    # fp32 accumulation, split-K partial sums in the storage type
+    "GEMM": {"bf16": (3.5e-3, 2.5e-2), "fp16": (4.5e-4, 3e-3), "fp32": (2e-5, 2e-4)},
+    # fp8 operands: hardware may accumulate with fewer bits than fp32
+    "GEMM8": {"bf16": (5e-3, 3e-2), "fp16": (5e-3, 3e-2), "fp32": (5e-3, 3e-2)},
+}
+SCALED = ("GEMM", "GEMM8")  # classes that are held to the operator's scale, not to the row's RMS
+# Relative error of each element: weights of a softmax in fp32 (seen 7.6e-6), and the scores of what
+# was chosen, which tells ties from wrong choices.
+RELATIVE = {"PROB": 2e-5, "CHOICE": 1e-6}
+CODES_SHARE = 1e-3  # of fp8 codes that may be one step off: division or its reciprocal
 # Output units in the last place that class EW admits, the share of elements above one, and how many
 # may be above one however small the tensor is.
 EW_ULP, EW_SHARE, EW_FEW = 1.5, 0.03, 3
@@ -99,11 +117,14 @@ class _Comparison:
         self.shape = tuple(reference.shape)
         self.checked = int(reference.numel())
         self.dtype = dtype_name(actual)
-        self.kind = kind
+        # codes are those of fp8; in other types nothing is quantised
+        self.kind = "EXACT" if kind == "CODES" and self.dtype not in LARGEST else kind
         width = self.shape[-1] if self.shape else 1
         self.actual = actual.reshape(-1, width)
-        self.reference = reference.reshape(-1, width)
+        self.reference = reference.reshape(-1, width).double()  # integers too
         self.scale = None if scale is None else scale.reshape(-1, width)
+        if scale is None and kind in SCALED:
+            raise ValueError(f"class {kind} needs the operator's scale")
         self.max_abs = self.max_rel = 0.0
         self.failed = self.unequal = 0  # elements beyond the gate, and beyond one ulp
         self.first: tuple[int, ...] | None = None  # first failing element
@@ -120,7 +141,7 @@ class _Comparison:
         if self.not_finite:
             return self._fail("nan", f"{self.not_finite} elements are not finite", poison)
         if self.failed:
-            gate = {"EXACT": "bit equality", "EW": "the gate in ulp"}
+            gate = {"EXACT": "bit equality", "EW": "the gate in ulp", "CODES": "one step"}
             detail = (
                 f"{self.failed} of {self.checked} elements exceed "
                 f"{gate.get(self.kind, 'the element gate')}, "
@@ -138,16 +159,26 @@ class _Comparison:
         reference = self.reference[start:stop]
         largest = float(error.max()) if error.numel() else 0.0
         self.max_abs = max(self.max_abs, largest)
-        if self.kind in NORM_FACTOR:
-            self._norm(start, error, reference)
+        if self.kind in RMS_MAX:
+            self._rms_max(start, error, reference)
         elif largest == 0.0:
             return
+        elif self.kind in RELATIVE:
+            size = reference.abs()
+            self._gate(start, error, size, error > RELATIVE[self.kind] * size)
+        elif self.kind == "CODES":
+            self._codes(start, error, reference)
         elif self.kind == "EXACT":
-            # fp64 -> fp32 -> storage type is the path of an fp32 addition, exact to that point
-            rounded = reference.float().to(self.actual.dtype)
+            rounded = self._rounded(reference)
             self._gate(start, error, reference.abs(), self.actual[start:stop] != rounded)
         else:
             self._elementwise(start, error, reference)
+
+    def _rounded(self, reference: Any) -> Any:
+        """Round by way of fp32, which is the path of an fp32 addition; integers stay."""
+        if not self.actual.is_floating_point():
+            return reference.to(self.actual.dtype)
+        return reference.float().to(self.actual.dtype)
 
     def _error(self, start: int, stop: int) -> tuple[Any, bool]:
         """Return |actual - reference|, and whether it is finite."""
@@ -175,12 +206,23 @@ class _Comparison:
         if self.dtype != "fp32":
             self.unequal += int((error > unit).sum())
 
-    def _norm(self, start: int, error: Any, reference: Any) -> None:
+    def _codes(self, start: int, error: Any, reference: Any) -> None:
+        """Hold fp8 codes to the nearest one, or a neighbour for a few."""
+        actual = self.actual[start : start + len(reference)]
+        rounded = reference.float().clamp(-LARGEST[self.dtype], LARGEST[self.dtype])
+        steps = (_ordered(actual) - _ordered(rounded.to(actual.dtype))).abs()
+        self.unequal += int((steps > 0).sum())
+        self._gate(start, error, reference.abs(), steps > 1)
+
+    def _rms_max(self, start: int, error: Any, reference: Any) -> None:
         squares = reference.square().mean(-1, keepdim=True)
         rows = squares.sqrt()
-        # an element above its row's RMS is held to its own size: a rounding is relative to that
+        # an element above its row's RMS is held to its own size: a rounding is relative to it
         size = reference.abs().maximum(rows)
-        gate = NORM_FACTOR[self.kind] * NORM[self.dtype][1]
+        if self.scale is not None:
+            scale = self.scale[start : start + len(reference)]
+            size = scale if self.kind in SCALED else size.maximum(scale)
+        gate = RMS_MAX[self.kind][self.dtype][1]
         allowed = gate * size + 0.5 * self._ulp(reference.abs())
         self._gate(start, error, size, error > allowed)
         mean_error = error.square().mean(-1, keepdim=True)
@@ -210,13 +252,15 @@ class _Comparison:
 
     def _imprecise(self, precise: bool) -> str:
         """Apply the gates on many elements at once, where they differ; return what exceeds them."""
+        if self.kind == "CODES" and self.unequal > max(EW_FEW, CODES_SHARE * self.checked):
+            return f"{self.unequal / self.checked:.1%} of the codes are one step off"
         if not precise:
             return ""
         if self.kind == "EW" and self.unequal > max(EW_FEW, EW_SHARE * self.checked):
             return f"{self.unequal / self.checked:.1%} of the elements are more than one ulp off"
-        if self.kind not in NORM_FACTOR:
+        if self.kind not in RMS_MAX:
             return ""
-        gate = NORM_FACTOR[self.kind] * NORM[self.dtype][0]
+        gate = RMS_MAX[self.kind][self.dtype][0]
         factor = SLICE_FACTOR if self.checked < SMALL else 1.0
         rms = (self.error_square / max(self.reference_square, _TINY)) ** 0.5
         if rms <= factor * gate and self.worst_row <= SLICE_FACTOR * gate:
@@ -226,8 +270,9 @@ class _Comparison:
     def _fail(self, kind: str, detail: str, poison: Any) -> Finding:
         """Call it coverage if a wrong element still holds what it held before the call."""
         if poison is not None:
-            wrong = self.actual != self.reference.to(self.actual.dtype)
-            untouched = _bits(self.actual) == _bits(poison.reshape(self.actual.shape))
+            bits = _bits(self.actual)
+            wrong = bits != _bits(self.reference.to(self.actual.dtype))
+            untouched = bits == _bits(poison.reshape(self.actual.shape))
             if bool((wrong & untouched).any()):
                 kind = "coverage"
         return Finding(
@@ -246,6 +291,14 @@ class _Comparison:
         power = (size.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
         power = power.clamp_min_(_SMALLEST_NORMAL[self.dtype])
         return power.mul_(2.0 ** -_MANTISSA[self.dtype])
+
+
+def _ordered(codes: Any) -> Any:
+    """Return integers in the order of the fp8 values, so that neighbours differ by one."""
+    import torch
+
+    bits = codes.view(torch.int8).to(torch.int16)
+    return torch.where(bits < 0, -(bits & 0x7F), bits)
 
 
 def _bits(tensor: Any) -> Any:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
-from atrex.judge.tensors import torch_dtype
+from atrex import lengths
+from atrex.judge.tensors import LARGEST, torch_dtype
 
 QUANTILES = 1 << 16  # table entries; 16 hash bits choose one (little-endian halves)
 _BLOCK = 1 << 16  # elements hashed at a time, so that intermediates stay in the L2 cache
 _STEP = -1640531535  # 2^32 / golden ratio as int32: spreads consecutive indices (Knuth 6.4)
+OCTAVES_PER_DECADE = 3.3219280948873626  # log2(10)
+PUBLIC_KEY = b"public"  # of what is part of a workload: loads of experts
+HUGE = 30000.0  # finite in every 16-bit float; fp8 saturates
 _MIX = (-2048144789, -1028477387)  # multipliers of MurmurHash3's 32-bit finaliser (Appleby, 2011)
 
 
@@ -90,9 +94,7 @@ class Generator:
         if case.realistic:
             columns = self._values(f"{name}/gain", width, "lognormal", 0.5)
         rows = None
-        spread = (
-            row_decades * 3.3219280948873626 if case.realistic else case.row_octaves
-        )  # log2(10)
+        spread = row_decades * OCTAVES_PER_DECADE if case.realistic else case.row_octaves
         if spread:
             rows = self._values(f"{name}/rows", _count(shape) // width, "octaves", spread)
         values = self._fill(name, shape, dtype, rows=rows, columns=columns)
@@ -115,7 +117,7 @@ class Generator:
         if self.case.realistic:
             return self._parameter(name, shape, dtype, 0.2, 1.0)
         sign = self._values(f"{name}/sign", _count(shape), "sign", 0.0).reshape(shape)
-        return (self._parameter(name, shape, "fp32", 0.5, 1.0) * sign).to(torch_dtype(dtype))
+        return _cast(self._parameter(name, shape, "fp32", 0.5, 1.0) * sign, dtype)
 
     def bias(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         """Draw N(0, 0.01); in the plain cases N(0,1)."""
@@ -126,7 +128,7 @@ class Generator:
     ) -> Any:
         """Draw U(low, high)."""
         values = self._values(name, _count(shape), "uniform", 0.0) * (high - low) + low
-        return values.reshape(shape).to(torch_dtype(dtype))
+        return _cast(values, dtype).reshape(shape)
 
     def integers(
         self, name: str, shape: tuple[int, ...], *, low: int, high: int, dtype: str = "int32"
@@ -141,11 +143,99 @@ class Generator:
             out[start : start + len(block)] = low + ((wide * (high - low)) >> 32)
         return out.reshape(shape).to(torch_dtype(dtype))
 
+    def scale(self, name: str, shape: tuple[int, ...], *, typical: float, decades: float) -> Any:
+        """Draw typical x 10^U(-decades, decades), in fp32."""
+        values = self._values(name, _count(shape), "octaves", decades * OCTAVES_PER_DECADE)
+        return (values * typical).reshape(shape)
+
+    def lengths(self, spec: int | str, count: int) -> Any:
+        """Return the public lengths of an axis value."""
+        import torch
+
+        return torch.tensor(lengths.resolve(spec, count), dtype=torch.int64, device=self.device)
+
+    def permutation(self, name: str, count: int) -> Any:
+        """Return a secret order: that of 31-bit hashes, ties by index."""
+        return self.integers(name, (count,), low=0, high=1 << 31, dtype="int64").argsort(
+            stable=True
+        )
+
+    def routing(
+        self,
+        name: str,
+        tokens: int,
+        experts: int,
+        top_k: int,
+        *,
+        local: int | None = None,
+        profile: str = "skewed",
+    ) -> Any:
+        """Route publicly, then rename experts and reorder tokens and slots secretly."""
+        import torch
+
+        local = experts if local is None else local
+        chosen = _chosen(tokens, experts, top_k, profile, self.device)
+        names = torch.full((experts,), -1, dtype=torch.int64, device=self.device)
+        names[:local] = self.permutation(f"{name}/experts", local)
+        ids = names[chosen[self.permutation(f"{name}/tokens", tokens)]]
+        keys = self.integers(f"{name}/slots", (tokens, top_k), low=0, high=1 << 31, dtype="int64")
+        return ids.gather(1, keys.argsort(dim=-1, stable=True)).to(torch.int32)
+
+    def page_table(self, name: str, lens: Any, page: int) -> tuple[Any, int]:
+        """Spread each sequence over shuffled pages."""
+        import torch
+
+        needs = (lens + page - 1) // page
+        need, width = int(needs.sum()), max(1, int(needs.max()) if len(needs) else 0)
+        padding = 1 if need < len(lens) * width else 0
+        pages = max(need + need // 4 + 1, need + padding + 1)
+        order = self.permutation(name, pages)
+        column = torch.arange(width, device=self.device)
+        used = column < needs[:, None]
+        table = torch.full((len(lens), width), int(order[-1]), device=self.device)
+        table[used] = order[:need]
+        return table.to(torch.int32), pages
+
+    def paged(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        table: Any,
+        lens: Any,
+        *,
+        std: float = 1.0,
+    ) -> Any:
+        """Draw a cache, then spoil what no token of a sequence occupies."""
+        import torch
+
+        pages, page = shape[:2]
+        cache = self.normal(name, shape, dtype, std=std)
+        column = torch.arange(table.shape[1], device=self.device)
+        pages_used = column < ((lens + page - 1) // page)[:, None]
+        named = torch.zeros(pages, dtype=torch.bool, device=self.device)
+        named[table.long()] = True
+        position = column[:, None] * page + torch.arange(page, device=self.device)
+        held = torch.zeros(pages, page, dtype=torch.bool, device=self.device)
+        held[table.long()[pages_used]] = (position < lens[:, None, None])[pages_used]
+        bits = cache.view(_bits()[cache.element_size()])
+        for where, value in ((~held, HUGE), (~named, float("nan"))):
+            filler = torch.tensor(value, device=self.device)
+            filler = filler.to(cache.dtype) if value != value else _cast(filler, dtype)
+            bits[where] = filler.view(bits.dtype)
+        return cache
+
+    def replace(self, tensor: Any, index: tuple[Any, ...], values: Any) -> Any:
+        """Return the tensor, changed in place."""
+        bits = _bits()[tensor.element_size()]
+        tensor.view(bits)[tuple(part.long() for part in index)] = values.to(tensor.dtype).view(bits)
+        return tensor
+
     def _parameter(
         self, name: str, shape: tuple[int, ...], dtype: str, std: float, mean: float
     ) -> Any:
         values = self._values(name, _count(shape), "normal", 0.0) * std + mean
-        return values.reshape(shape).to(torch_dtype(dtype))
+        return _cast(values, dtype).reshape(shape)
 
     def _values(self, name: str, count: int, table: str, parameter: float) -> Any:
         """Return `count` fp32 values of a quantile table."""
@@ -177,7 +267,7 @@ class Generator:
         table = _table(case.table, 0.0, self.device) * (case.factor * scale)
         out = torch.empty(count, dtype=torch_dtype(dtype), device=self.device)
         if rows is None and columns is None and not shift:
-            table = table.to(out.dtype)  # one rounding either way, at half the traffic
+            table = _cast(table, dtype)  # one rounding either way, at half the traffic
             for start, index in self._indices(name, count):
                 torch.index_select(table, 0, index, out=out[start : start + len(index)])
         else:
@@ -192,10 +282,10 @@ class Generator:
                     values *= rows[first : first + len(values), None]
                 if shift:
                     values += shift
-                out[start : start + len(index)] = values.reshape(-1).to(out.dtype)
+                out[start : start + len(index)] = _cast(values.reshape(-1), dtype)
         if case.spike:
             where = int(self.integers(f"{name}/spike", (1,), low=0, high=count)[0])
-            out[where] = (out[where].float() * 1000).to(out.dtype)
+            out[where] = _cast(out[where].float() * 1000, dtype)
         return out.reshape(shape)
 
     def _flat_rows(
@@ -207,7 +297,7 @@ class Generator:
         rows[0] = 0.0
         rows += shift
         ones = torch.ones(shape[-1], dtype=torch.float32, device=self.device)
-        return (rows[:, None] * ones).reshape(shape).to(torch_dtype(dtype))
+        return _cast(rows[:, None] * ones, dtype).reshape(shape)
 
     def _indices(self, name: str, count: int, step: int = _BLOCK) -> Iterator[tuple[int, Any]]:
         """Yield (start, table indices) block by block; each 32-bit hash gives two of 16 bits."""
@@ -275,6 +365,27 @@ class Sketch(Generator):
         """Return a meta tensor."""
         return _meta(shape, dtype)
 
+    def scale(self, name: str, shape: tuple[int, ...], *, typical: float, decades: float) -> Any:
+        """Return a meta tensor."""
+        return _meta(shape, "fp32")
+
+    def paged(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        table: Any,
+        lens: Any,
+        *,
+        std: float = 1.0,
+    ) -> Any:
+        """Return a meta tensor."""
+        return _meta(shape, dtype)
+
+    def replace(self, tensor: Any, index: tuple[Any, ...], values: Any) -> Any:
+        """Return the tensor as it is."""
+        return tensor
+
     def _parameter(
         self, name: str, shape: tuple[int, ...], dtype: str, std: float, mean: float
     ) -> Any:
@@ -292,6 +403,13 @@ def call_key(seed: bytes, *parts: object) -> bytes:
     return hashlib.sha256(seed + "\0".join(map(str, parts)).encode()).digest()
 
 
+def _cast(values: Any, dtype: str) -> Any:
+    """Round to a storage type; fp8 saturates, as quantisers do."""
+    if dtype in LARGEST:
+        values = values.clamp(-LARGEST[dtype], LARGEST[dtype])
+    return values.to(torch_dtype(dtype))
+
+
 def _count(shape: tuple[int, ...]) -> int:
     count = 1
     for extent in shape:
@@ -302,6 +420,29 @@ def _count(shape: tuple[int, ...]) -> int:
 def _wrap(value: int) -> int:
     """Reduce to a signed 32-bit integer, as int32 arithmetic does."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+@lru_cache(maxsize=8)
+def _chosen(tokens: int, experts: int, top_k: int, profile: str, device: str) -> Any:
+    """Return the public routing [tokens, top_k], before experts and tokens are renamed."""
+    public = Generator(PUBLIC_KEY, TIMED, device)
+    logits = public._values(f"routing/{tokens}/noise", tokens * experts, "gumbel", 0.0)
+    bias = public._values(f"routing/{experts}/bias", experts, "normal", 0.0) * 0.5
+    logits = logits.reshape(tokens, experts) + bias
+    if profile == "hot":
+        logits[:, 0] = 1000.0
+    elif profile != "skewed":
+        raise ValueError(f"no routing profile {profile!r}; known: skewed, hot")
+    # tables have few values, so ties are common: a stable sort breaks them alike everywhere
+    return logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
+
+
+@cache
+def _bits() -> dict[int, Any]:
+    """Return the integer type of each width: indexed stores of fp8 are not built everywhere."""
+    import torch
+
+    return {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @cache
@@ -325,6 +466,8 @@ def _table(name: str, parameter: float, device: str) -> Any:
         values = u
     elif name == "sign":
         values = centred.sign()
+    elif name == "gumbel":
+        values = -(-u.log()).log()
     elif name == "lognormal":
         values = (parameter * torch.special.ndtri(u)).exp()
     elif name == "octaves":
@@ -341,6 +484,6 @@ def _strided(values: Any, row_stride: int) -> Any:
     import torch
 
     rows, width = values.shape
-    wide = torch.full((rows, row_stride), 30000.0, device=values.device).to(values.dtype)
+    wide = torch.full((rows, row_stride), HUGE, device=values.device).to(values.dtype)
     wide[:, :width] = values
     return wide[:, :width]

@@ -133,6 +133,9 @@ class Runtime:
         self._destinations = self._values(arguments.outputs)
         if self._target.kind == "candidate":
             self._keywords |= self._destinations
+        else:  # a baseline changes in-place tensors where they are
+            in_place = self._keywords.keys() & self._destinations.keys()
+            self._keywords |= {name: self._destinations[name] for name in in_place}
         if self._target.compiled:
             self._compile(arguments)
 

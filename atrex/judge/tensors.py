@@ -11,6 +11,9 @@ ITEM_BYTES = {
 }  # fmt: skip
 FLOATS = frozenset(name for name in ITEM_BYTES if name.startswith(("fp", "bf")))
 
+# Largest finite values of the formats that overflow to NaN: a cast beyond them must clamp first.
+LARGEST = {"fp8_e4m3fn": 448.0, "fp8_e4m3fnuz": 240.0, "fp8_e5m2": 57344.0}
+
 
 @cache
 def torch_dtype(name: str) -> Any:

@@ -104,3 +104,59 @@ def test_a_large_element_may_err_in_proportion_to_itself():
     assert found(actual, reference, precise=False).kind == ""
     actual[0, 7] = 1032.0
     assert found(actual, reference, precise=False).kind == "value"
+
+
+def test_a_contraction_is_held_to_its_condition_magnitude():
+    reference, actual = norm_case()
+    scale = torch.full_like(reference, 1.0)
+    assert found(actual, reference, "GEMM", scale={"out": scale}).kind == ""
+    broken = actual.clone()
+    broken[5, 6] += 0.05
+    finding = found(broken, reference, "GEMM", scale={"out": scale})
+    assert (finding.kind, finding.index) == ("value", (5, 6))
+    assert found(broken, reference, "GEMM", scale={"out": 10 * scale}, precise=False).kind == ""
+
+
+@pytest.mark.parametrize(("kind", "passes", "fails"), [("ATTN", 4e-3, 8e-3), ("MOE", 5e-3, 1e-2)])
+def test_row_classes_admit_their_roundings_and_no_more(kind, passes, fails):
+    reference, _ = norm_case(512)
+    noise = torch.randn(reference.shape, generator=torch.Generator().manual_seed(3))
+    for rms, expected in ((passes, ""), (fails, "precision")):
+        actual = (reference + rms * noise.clamp(-2, 2)).float().to(torch.bfloat16)
+        assert found(actual, reference, kind).kind == expected
+
+
+def test_integers_are_exact():
+    reference = torch.arange(12).reshape(3, 4)
+    actual = reference.to(torch.int32)
+    assert found(actual, reference, "EXACT").kind == ""
+    actual[2, 3] = 10
+    assert found(actual, reference, "EXACT").index == (2, 3)
+
+
+def test_fp8_codes_may_be_one_step_off_in_a_thousandth_of_cases():
+    reference = torch.linspace(-200, 200, 8192, dtype=torch.float64).reshape(64, 128)
+    codes = reference.float().to(torch.float8_e4m3fn)
+    assert found(codes, reference, "CODES").kind == ""
+
+    def shifted(step, count):
+        bits = codes.clone().view(torch.uint8)
+        bits.view(-1)[100 : 100 + count] += step
+        return bits.view(torch.float8_e4m3fn)
+
+    assert found(shifted(1, 8), reference, "CODES").kind == ""
+    assert found(shifted(1, 9), reference, "CODES").kind == "precision"
+    assert found(shifted(2, 1), reference, "CODES").kind == "value"
+
+
+def test_quantised_values_beyond_the_range_saturate():
+    reference = torch.tensor([[1000.0, -1000.0, 3.0]], dtype=torch.float64)
+    codes = reference.float().clamp(-448, 448).to(torch.float8_e4m3fn)
+    assert found(codes, reference, "CODES").kind == ""
+
+
+@pytest.mark.parametrize(("kind", "allowed"), [("PROB", 1e-5), ("CHOICE", 5e-7)])
+def test_probabilities_are_held_to_a_relative_error(kind, allowed):
+    reference = torch.rand(8, 4, generator=torch.Generator().manual_seed(1)).double() * 1e-3 + 1e-9
+    assert found(reference * (1 + allowed), reference, kind).kind == ""
+    assert found(reference * (1 + 4 * allowed), reference, kind).kind == "value"

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from atrex.judge.generator import CASES, Generator, call_key  # noqa: E402  torch comes first
+from atrex.judge.generator import CASES, Generator, Sketch, call_key  # noqa: E402
 
 PLAIN = next(case for case in CASES if case.name == "x1")
 
@@ -103,3 +103,78 @@ def test_a_sketch_has_the_shapes_of_a_draw_and_no_values():
                     assert sketched[name].dtype == value.dtype
                 else:
                     assert sketched[name] == value
+
+
+@pytest.mark.parametrize("dtype", ["fp8_e4m3fn", "fp8_e4m3fnuz", "fp8_e5m2"])
+def test_fp8_draws_saturate_and_are_never_nan(dtype):
+    values = draw(CASES[5]).normal("x", (64, 64), dtype, std=400.0).float()
+    assert bool(values.isfinite().all())
+    assert float(values.max()) == {"fp8_e4m3fn": 448, "fp8_e4m3fnuz": 240}.get(dtype, 57344)
+
+
+def test_scales_span_the_decades_that_are_asked_for():
+    scales = draw().scale("s", (4096,), typical=0.01, decades=1.5)
+    assert 0.01 * 10**-1.5 <= float(scales.min()) < 0.0004
+    assert 0.25 < float(scales.max()) <= 0.01 * 10**1.5 * 1.0001
+
+
+def test_a_permutation_holds_every_index_and_depends_on_the_key():
+    order = draw().permutation("order", 1000)
+    assert order.sort().values.tolist() == list(range(1000))
+    assert order.tolist() != draw(key=b"other").permutation("order", 1000).tolist()
+
+
+def test_loads_are_public_while_experts_and_tokens_are_secret():
+    one, other = (draw(key=key).routing("ids", 64, 32, 4) for key in (b"1", b"2"))
+    assert not torch.equal(one, other)
+    loads = [torch.bincount(ids.flatten(), minlength=32).sort().values for ids in (one, other)]
+    assert torch.equal(*loads)
+    assert all(len(set(row)) == 4 for row in one.tolist())
+    assert int(one.min()) >= 0
+    assert int(one.max()) < 32
+
+
+def test_routing_is_as_skewed_as_real_routers():
+    loads = torch.bincount(draw().routing("ids", 256, 128, 8).flatten(), minlength=128)
+    assert 2.5 < float(loads.max() / loads.float().mean()) < 4.0
+    assert 95 < int((torch.bincount(draw().routing("ids", 32, 128, 8).flatten()) > 0).sum()) < 112
+
+
+def test_remote_experts_are_minus_one_and_a_hot_expert_is_in_every_token():
+    local = draw().routing("ids", 32, 64, 4, local=16)
+    assert -1 in local
+    assert int(local.max()) < 16
+    assert int((local >= 0).sum()) == int(
+        (draw(key=b"2").routing("ids", 32, 64, 4, local=16) >= 0).sum()
+    )
+    hot = draw().routing("ids", 32, 64, 4, profile="hot")
+    assert int(torch.bincount(hot.flatten()).max()) == 32
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3fn"])
+def test_a_paged_cache_is_nan_where_nobody_looks_and_huge_where_padding_points(dtype):
+    generator = draw()
+    lens = generator.lengths("5-0-16-33-1", 5)
+    table, pages = generator.page_table("table", lens, 16)
+    assert pages >= 1.25 * 6
+    cache = generator.paged("k", (pages, 16, 2, 4), dtype, table, lens).float()
+    first = cache[:, :, 0, 0]
+    assert int((first.abs() < 100).sum()) == 55  # the tokens of the sequences
+    assert int(first.isnan().all(1).sum()) == pages - 6 - 1  # pages that no entry names
+    padding = first[table[0, 1].long()]  # the first sequence needs one page of three columns
+    assert float(padding.min()) == (29952.0 if dtype == "bf16" else 448.0)
+
+
+def test_replaced_values_stand_where_they_were_put():
+    cache = draw().normal("k", (4, 8, 2), "fp8_e4m3fn")
+    values = torch.tensor([[2.0, -4.0]])
+    put = draw().replace(cache, (torch.tensor([3]), torch.tensor([5])), values)
+    assert put[3, 5].float().tolist() == [2.0, -4.0]
+
+
+def test_a_sketch_draws_integers_and_leaves_floats_on_the_meta_device():
+    sketch = Sketch()
+    table, pages = sketch.page_table("table", sketch.lengths("5-16", 2), 16)
+    assert table.device.type == "cpu"
+    assert sketch.paged("k", (pages, 16, 2, 4), "bf16", table, None).is_meta
+    assert sketch.scale("s", (3,), typical=1.0, decades=1.0).is_meta
