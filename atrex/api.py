@@ -31,6 +31,7 @@ from atrex.model import (
 )
 
 if TYPE_CHECKING:
+    from atrex.diagnosis import Finding
     from atrex.judge.plan import Plan
     from atrex.judge.session import Session
     from atrex.judge.timing import Rule
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from atrex.trace import IngestReport
 
 __all__ = [
-    "build_shapes", "demo", "ingest", "list_operators", "list_shapes", "peaks", "report", "score",
-    "show_operator", "sql",
+    "build_shapes", "demo", "doctor", "ingest", "list_operators", "list_shapes", "peaks", "report",
+    "score", "show_operator", "sql",
 ]  # fmt: skip
 
 Mode = Literal["quick", "standard", "thorough"]
@@ -285,6 +286,13 @@ def show_operator(
         + ", ".join(f"{output} {kind}" for output, kind in operator.tolerance.items()),
         "interface": describe(task.interface),
     }
+
+
+def doctor() -> list[Finding]:
+    """Look at versions, compilers, sandbox and devices of this machine."""
+    from atrex.diagnosis import examine
+
+    return examine()
 
 
 def sql(query: str, *, store: Path, limit: int = 1000, seconds: float = 30.0) -> Table:

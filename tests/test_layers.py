@@ -17,7 +17,7 @@ LAYERS = (
     {"backends", "judge"},
     {"store"},
     {"executor", "importers", "optimise"},
-    {"reports", "charts"},
+    {"reports", "charts", "diagnosis"},
     {"api"},
     {"cli"},
 )

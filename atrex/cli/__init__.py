@@ -11,6 +11,7 @@ from atrex import __version__
 # modules; the order is that of `atrex --help`
 COMMANDS = (
     "demo",
+    "doctor",
     "ingest",
     "ops",
     "shapes",
