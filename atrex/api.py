@@ -28,9 +28,11 @@ from atrex.model import (
     Score,
     Shape,
     TraceSummary,
+    Workload,
 )
 
 if TYPE_CHECKING:
+    from atrex.backends.templates import Argument
     from atrex.diagnosis import Finding
     from atrex.judge.plan import Plan
     from atrex.judge.session import Session
@@ -232,6 +234,31 @@ def demo(*, store: Path, progress: Callable[[Step], None] = lambda step: None) -
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What an author needs to know of an operator.
+
+    Attributes:
+        definition: Its mathematics.
+        tolerance: Output name to tolerance class (METHOD.md section 2).
+        example: The small workload that the arguments are shown for.
+        dtypes: Storage types that there are examples of.
+        arguments: Of `run`, in order.
+        notes: What the language's interface adds to the arguments.
+        template: A candidate that builds, runs and is incorrect.
+    """
+
+    name: str
+    definition: str
+    axes: tuple[str, ...]
+    tolerance: dict[str, str]
+    example: Workload
+    dtypes: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    notes: str
+    template: str
+
+
 def list_operators(*, operators: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
     """Describe every operator: name, shapes, weight in the bundled catalogue, baselines."""
     known = registry.operators(operators)
@@ -254,38 +281,51 @@ def list_operators(*, operators: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
 
 
 def show_operator(
-    name: str, *, dtype: str = "bf16", operators: tuple[Path, ...] = ()
-) -> dict[str, Any]:
-    """Describe one operator: its mathematics, axes, tolerance and interface with a template.
+    name: str,
+    *,
+    dtype: str | None = None,
+    backend: str = "c",
+    operators: tuple[Path, ...] = (),
+) -> Shown:
+    """Describe one operator: its mathematics, axes, tolerance, arguments and a template.
+
+    Args:
+        name: Operator.
+        dtype: Storage type of the example; by default that of its first example.
+        backend: Language of the template.
+        operators: Further operator folders.
 
     Raises:
-        UsageError: There is no such operator, or it has no example of that dtype.
+        UsageError: There is no such operator or template, or no example of that dtype.
         SetupError: torch is not installed, which the interface is drawn with.
     """
-    from atrex.backends.c import describe
-    from atrex.judge.task import Task
+    from atrex.backends import c, templates
 
     operator = registry.operator(name, operators)
-    examples = [workload for workload in operator.small if workload.dtype == dtype]
-    if not examples:
-        known = sorted({workload.dtype for workload in operator.small})
+    known = list(dict.fromkeys(workload.dtype for workload in operator.small))
+    dtype = dtype or known[0]
+    if dtype not in known:
         raise UsageError(f"no example of {name} in {dtype}", remedy=f"Use {' or '.join(known)}.")
-    definition = (
-        ast.get_docstring(
-            ast.parse((registry.folder(name, operators) / "definition.py").read_text())
-        )
-        or ""
+    if backend not in templates.TEMPLATES:
+        languages = " or ".join(templates.TEMPLATES)
+        raise UsageError(f"no template in {backend!r}", remedy=f"Use {languages}.")
+    _need_torch()  # the interface is drawn with it
+    from atrex.judge.task import Task
+
+    example = next(workload for workload in operator.small if workload.dtype == dtype)
+    interface = Task(operator, example, b"", operators).interface
+    source = (registry.folder(name, operators) / "definition.py").read_text()
+    return Shown(
+        name=name,
+        definition=ast.get_docstring(ast.parse(source)) or "",
+        axes=operator.axes,
+        tolerance=dict(operator.tolerance),
+        example=example,
+        dtypes=tuple(known),
+        arguments=tuple(templates.arguments(interface, operator.static)),
+        notes=c.describe(interface) if backend == "c" else "",
+        template=templates.template(interface, backend),
     )
-    _need_torch()
-    task = Task(operator, examples[0], b"", operators)
-    return {
-        "name": name,
-        "definition": definition,
-        "axes": f"Axes: {', '.join(operator.axes)}",
-        "tolerance": "Tolerance: "
-        + ", ".join(f"{output} {kind}" for output, kind in operator.tolerance.items()),
-        "interface": describe(task.interface),
-    }
 
 
 def doctor() -> list[Finding]:

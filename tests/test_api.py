@@ -42,8 +42,14 @@ def test_operators_are_listed_with_shares_that_sum_to_one():
 def test_an_operator_shows_its_mathematics_and_a_template():
     pytest.importorskip("torch")
     shown = atrex.show_operator("rms_norm")
-    assert "sqrt(mean_i(x[r, i]^2) + eps)" in shown["definition"]
-    assert "int run(const struct rms_norm_args *args)" in shown["interface"]
+    assert "sqrt(mean_i(x[r, i]^2) + eps)" in shown.definition
+    assert "int run(const struct rms_norm_args *args)" in shown.template
+    assert [(each.name, each.role) for each in shown.arguments] == [
+        ("x", "in"), ("weight", "static"), ("out", "out"), ("eps", "attribute"),
+        ("weight_offset", "attribute"),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="no template in 'cobol'"):
+        atrex.show_operator("rms_norm", backend="cobol")
     with pytest.raises(UsageError, match="no example of rms_norm in int4"):
         atrex.show_operator("rms_norm", dtype="int4")
 

@@ -144,7 +144,7 @@ def pack(interface: Interface, placed: Mapping[str, Placed]) -> tuple[bytes, lis
 
 
 def describe(interface: Interface) -> str:
-    """Explain the interface to an author: the header's struct and a template kernel that runs."""
+    """Explain the interface to an author: the header's struct and its conversions."""
     name = interface.operator
     fields = "\n".join(f"    {declaration}" for declaration in _declarations(interface))
     return (
@@ -154,9 +154,7 @@ def describe(interface: Interface) -> str:
         f"For a floating tensor t: ATREX_LOAD_T(bits) gives a float, ATREX_STORE_T(float) bits;\n"
         f"ATREX_LOAD_LANES_T(pointer) and ATREX_STORE_LANES_T(pointer, lanes) do 16 at once\n"
         f"(atrex_lanes, a vector of floats), ATREX_STREAM_LANES_T writes past the caches (end\n"
-        f"with atrex_stream_end()); ATREX_DTYPE_T_BF16 (or _FP16, _FP32) is defined.\n\n"
-        f"# {name}_c.py, a template that compiles, runs and is incorrect until you finish it\n"
-        f"{template(interface)}"
+        f"with atrex_stream_end()); ATREX_DTYPE_T_BF16 (or _FP16, _FP32) is defined."
     )
 
 

@@ -192,10 +192,8 @@ def test_the_template_compiles_and_runs(tmp_path):
     assert log == ""
 
 
-def test_the_description_shows_the_struct_and_a_template():
-    text = describe(interface())
-    assert "int64_t x_stride[2]; /* elements */" in text
-    assert 'BACKEND = "c"' in text
+def test_the_description_shows_the_struct():
+    assert "int64_t x_stride[2]; /* elements */" in describe(interface())
 
 
 def test_every_backend_is_supported_somewhere_or_says_why_not():
