@@ -146,6 +146,7 @@ def score(
             remedy="Judge on the CPU with --device cpu.",
         )
     _need_torch()  # the judge's modules need what comes with it
+    from atrex.backends import interprets
     from atrex.judge.plan import select
     from atrex.store import Store, new_run_id
     from atrex.store.files import utc_now
@@ -171,12 +172,14 @@ def score(
             device="cpu",
             options={"mode": mode, "seconds": seconds},
         )
-    measured = opened.peaks(_device_name()) or peaks(
-        store,
-        progress=lambda done, total: progress(
-            Step(run="", done=0, total=0, text=f"measuring this CPU's peaks, {done} of {total}")
-        ),
-    )
+    measured = opened.peaks(_device_name())
+    if not measured and not all(interprets(each.backend, run.device) for each in run.candidates):
+        measured = peaks(
+            store,
+            progress=lambda done, total: progress(
+                Step(run="", done=0, total=0, text=f"measuring this CPU's peaks, {done} of {total}")
+            ),
+        )
     _sit(run, _plan(run, operators), measured, opened, progress)
     return report(run.run, store=store)
 
@@ -494,7 +497,8 @@ def _environment() -> Environment:
     from atrex.hardware import environment
     from atrex.judge.mapping import huge_pages
 
-    return environment(compiler=compiler.require().version, huge_pages=huge_pages())
+    found = compiler.find()
+    return environment(compiler=found.version if found else None, huge_pages=huge_pages())
 
 
 def _device_name() -> str:

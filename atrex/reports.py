@@ -104,6 +104,7 @@ def answer(
         "high": only.high if only else None,
         "coverage": only.coverage if only else None,
         "score_selected": only.score_selected if only else None,
+        "weight_correct": only.weight_correct if only else None,
         "scores": list(scores),
         "measurements": [
             {
@@ -220,17 +221,19 @@ def _counts(measurements: Sequence[Measurement]) -> str:
 
 
 def _score_lines(scores: Sequence[Score]) -> list[tuple[str, str]]:
-    return [
-        (
-            f"score of {score.candidate}",
-            f"{units.share(score.score)} {units.interval(score.low, score.high, units.share)}, "
-            f"coverage {units.percent(score.coverage)}; "
-            f"of the selected shapes {units.share(score.score_selected)}; "
-            f"with fallbacks {units.share(score.with_fallbacks)}; "
-            f"judged correct {units.percent(score.weight_correct)} of the weight",
-        )
-        for score in scores
-    ]
+    return [(f"score of {score.candidate}", _score_line(score)) for score in scores]
+
+
+def _score_line(score: Score) -> str:
+    correct = f"judged correct {units.percent(score.weight_correct)} of the weight"
+    if score.score is None:
+        return f"none, nothing was timed; coverage {units.percent(score.coverage)}; {correct}"
+    return (
+        f"{units.share(score.score)} {units.interval(score.low, score.high, units.share)}, "
+        f"coverage {units.percent(score.coverage)}; "
+        f"of the selected shapes {units.share(score.score_selected)}; "
+        f"with fallbacks {units.share(score.with_fallbacks)}; {correct}"
+    )
 
 
 def _row(measurement: Measurement) -> tuple[str, ...]:
@@ -267,16 +270,19 @@ def _ratio(above: int | None, below: int | None) -> float | None:
 def _notes(run: Run, measurements: Sequence[Measurement]) -> list[str]:
     notes = [_weights_note(run)]
     floor = sum(m.overhead_bound is True for m in measurements)
-    untimed = sum(m.method == "interpreter" for m in measurements)
+    untimed = sum(m.method == "interpreter" and m.outcome.correct for m in measurements)
     fallbacks = sum(m.outcome is Outcome.FALLBACK for m in measurements)
-    if run.environment.kind == "cpu":
+    if run.environment.kind == "cpu" and any(m.time_ns is not None for m in measurements):
         notes.append("Times are of this CPU; they say nothing about a GPU.")
     if floor:
         notes.append(
             f"{floor} shapes are overhead-bound: their roofline time lies below ten launch floors."
         )
     if untimed:
-        notes.append(f"{untimed} workloads were judged in the interpreter: correct, but untimed.")
+        notes.append(
+            f"{untimed} workloads were judged in the interpreter on reduced shapes: correct, but "
+            "untimed, so that they have no share of the roofline."
+        )
     if fallbacks:
         notes.append(f"{fallbacks} workloads fell back to a library; they count 0 in the score.")
     if run.status != "complete":

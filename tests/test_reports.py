@@ -47,6 +47,20 @@ def test_a_failure_has_its_kind_and_reason_and_no_time(run, records):
     assert any(note.endswith("incorrect: out[0, 3] is off") for note in report.notes)
 
 
+def test_what_was_only_interpreted_is_said_to_be_untimed(run, records):
+    untimed = msgspec.structs.replace(
+        records.failed(run, 1), outcome=Outcome.OK, kind="", reason="", method="interpreter", s=None
+    )
+    wrong = msgspec.structs.replace(records.failed(run, 2), method="interpreter")
+    nothing = score(score=None, low=None, high=None, score_selected=None, with_fallbacks=None)
+    report = reports.report(run, [untimed, wrong], [nothing])
+    assert dict(report.header)["score of fast"] == (
+        "none, nothing was timed; coverage 30.0 %; judged correct 25.0 % of the weight"
+    )
+    assert report.notes[1].startswith("1 workloads were judged in the interpreter on reduced")
+    assert not any("Times are of this CPU" in note for note in report.notes)
+
+
 def test_the_header_names_device_environment_seed_outcomes_and_score(run, records):
     header = dict(reports.report(run, [records.measured(run, 1)], [score()]).header)
     assert header["device"] == "Testor 9000, 2 cores (cpu, 2 cores)"

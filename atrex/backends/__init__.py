@@ -13,7 +13,7 @@ from typing import Literal
 
 from atrex.model import DeviceKind
 
-Flavour = Literal["native", "torch", "numba"]
+Flavour = Literal["native", "torch", "numba", "triton"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,14 @@ class Backend:
         name: Value of ``BACKEND``.
         devices: Devices it is judged on; empty if none yet.
         flavour: Kind of worker that runs it; None where no device does.
+        interpreted: Devices on which an interpreter runs it: judged correct there, never timed.
         reason: Why it is unsupported on the devices it lacks.
     """
 
     name: str
     devices: tuple[DeviceKind, ...] = ()
     flavour: Flavour | None = None
+    interpreted: tuple[DeviceKind, ...] = ()
     reason: str = ""
 
     def supports(self, device: DeviceKind) -> bool:
@@ -48,7 +50,11 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
             Backend(name="numba", devices=("cpu",), flavour="numba", reason=_ON_CPU),
             Backend(name="torch", devices=("cpu", "cuda"), flavour="torch"),
             Backend(
-                name="triton", reason="its interpreter is not part of this version's judge yet"
+                name="triton",
+                devices=("cpu",),
+                flavour="triton",
+                interpreted=("cpu",),
+                reason=_NEEDS_CUDA,
             ),
             *(
                 Backend(name=name, reason=_NEEDS_CUDA)
@@ -58,3 +64,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         )
     }
 )
+
+
+def interprets(backend: str, device: DeviceKind) -> bool:
+    """Whether a device only interprets candidates of a backend, so that nothing is timed."""
+    return backend in BACKENDS and device in BACKENDS[backend].interpreted

@@ -3,6 +3,7 @@
 Kernels in C are linked by the builder against nothing that computes, which settles it. torch is a
 library whatever it computes. Kernels in numba stand beside a host language that can compute too, so
 they are run once more under the veil (`atrex.judge.audit`): their outputs must still be right.
+Interpreted Triton has a module of its own, `atrex.judge.ablation`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 
 from atrex.judge.builder import Artefact
 from atrex.judge.channel import Fault, Target
-from atrex.judge.generator import CASES
+from atrex.judge.generator import CASES, Case
 from atrex.judge.table import Start, Table
 from atrex.judge.task import Contender, Task
 from atrex.model import Attribution, Candidate, Outcome
@@ -60,14 +61,14 @@ def _audit(
         target=Target(kind="candidate", path=str(artefact.audit)),
         flavour="numba",
     )
-    others = secret.sample(CASES[1:], min(AUDITED_CASES - 1, len(CASES) - 1))
+    cases = audited_cases(secret)
     with Table(contender, task, start, secret) as table:
-        for number, case in enumerate((CASES[0], *others)):
+        for number, case in enumerate(cases):
             inputs = task.draw(case, number)
             try:
                 outputs = table.ask(inputs)
             except Fault as fault:
-                return _not_own(f"without data outside its own kernels it {_ending(fault)}")
+                return _not_own(f"without data outside its own kernels it {ending(fault)}")
             if task.check(outputs, inputs, case).kind:
                 return _not_own(
                     f"without data outside its own kernels its outputs are wrong (case {case.name})"
@@ -84,9 +85,14 @@ def _audit(
     return Attribution(
         route="ablation",
         own=True,
-        counts={"own": 1 + len(others)},
-        evidence=(f"right in {1 + len(others)} cases with data only in its own kernels",),
+        counts={"own": len(cases)},
+        evidence=(f"right in {len(cases)} cases with data only in its own kernels",),
     )
+
+
+def audited_cases(secret: random.Random) -> list[Case]:
+    """Choose the cases of an audit."""
+    return [CASES[0], *secret.sample(CASES[1:], AUDITED_CASES - 1)]
 
 
 def foreign_objects(mapped: Iterable[str]) -> dict[str, str]:
@@ -110,6 +116,7 @@ def _not_own(evidence: str) -> Attribution:
     return Attribution(route="ablation", own=False, counts={"cpu": 1}, evidence=(evidence,))
 
 
-def _ending(fault: Fault) -> str:
+def ending(fault: Fault) -> str:
+    """Say in a few words how an audited worker ended."""
     words = {Outcome.CRASHED: "crashes", Outcome.TIMED_OUT: "does not end"}
     return f"{words.get(fault.outcome, 'fails')}: {fault.reason}"

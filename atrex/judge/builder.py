@@ -23,6 +23,7 @@ from atrex.backends.c import Interface, header
 from atrex.errors import UsageError
 from atrex.judge import policy
 from atrex.judge.channel import Fault
+from atrex.judge.triton_policy import check_triton
 from atrex.model import Candidate, Outcome
 
 LOG_CHARS = 4000  # kept of a compiler's messages
@@ -42,7 +43,9 @@ class Artefact:
         compile_ns: Time of the build.
         log: The compiler's messages.
         imports: Libraries that a shared object is linked with.
-        audit: Module that runs the candidate under the veil; None where no audit is needed.
+        audit: Module that runs the candidate with all but its own kernels disabled; None where no
+            audit is needed.
+        ablation: Module that runs it with its own kernels disabled; None where `audit` is enough.
     """
 
     kind: Literal["native", "module"]
@@ -52,6 +55,7 @@ class Artefact:
     log: str = ""
     imports: tuple[str, ...] = ()
     audit: Path | None = None
+    ablation: Path | None = None
 
 
 def build(candidate: Candidate, interface: Interface, folder: Path) -> Artefact:
@@ -186,34 +190,43 @@ def _freeze_module(
 ) -> Artefact:
     if breach := policy.check_reference(tree):
         raise Fault(Outcome.COMPILE_FAILED, f"{path.name}, {breach}")
-    if flavour == "numba" and (breach := policy.check_device_python(tree)):
+    check = {"numba": policy.check_device_python, "triton": check_triton}.get(flavour)
+    if check is not None and (breach := check(tree)):
         raise Fault(Outcome.FORBIDDEN, f"{path.name}, {breach}")
     frozen = folder / path.name
-    frozen.unlink(missing_ok=True)
-    frozen.write_bytes(path.read_bytes())
-    audit = None
+    sha = _write_frozen(frozen, path.read_bytes())
+    audit = ablation = None
     if flavour == "numba":
-        audit = folder / f"audit_{path.name}"
-        audit.unlink(missing_ok=True)
-        audit.write_text(_AUDIT.format(name=path.name, veiled=veiled(interface)))
-        audit.chmod(0o400)
+        audit = _auditor(frozen, "audit", "audited", veiled(interface))
+    elif flavour == "triton":
+        audit = _auditor(frozen, "triton_audit", "denied")
+        ablation = _auditor(frozen, "triton_audit", "ablated")
     return Artefact(
         kind="module",
         path=frozen,
-        sha=_freeze(frozen),
+        sha=sha,
         compile_ns=time.monotonic_ns() - start,
         audit=audit,
+        ablation=ablation,
     )
 
 
-_AUDIT = '''"""Run {name} with its data veiled outside its own kernels."""
+_AUDITOR = '''"""Run {name} under an audit."""
 
 from pathlib import Path
 
-from atrex.judge.audit import audited
+from atrex.judge.{module} import {function}
 
-run, prepare = audited(Path(__file__).parent / {name!r}, {veiled!r})
+run, prepare = {function}(Path(__file__).with_name({name!r}), *{arguments!r})
 '''
+
+
+def _auditor(frozen: Path, module: str, function: str, *arguments: tuple[str, ...]) -> Path:
+    """Write the module that runs a frozen candidate by a function of the judge's."""
+    path = frozen.with_name(f"{function}_{frozen.name}")
+    text = _AUDITOR.format(name=frozen.name, module=module, function=function, arguments=arguments)
+    _write_frozen(path, text.encode())
+    return path
 
 
 def veiled(interface: Interface) -> tuple[str, ...]:
@@ -227,6 +240,12 @@ def veiled(interface: Interface) -> tuple[str, ...]:
     if not data:
         data = [name for name in interface.inputs if name in tensors]
     return tuple(dict.fromkeys([*data, *interface.outputs]))
+
+
+def _write_frozen(path: Path, content: bytes) -> str:
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    return _freeze(path)
 
 
 def _freeze(path: Path) -> str:

@@ -25,7 +25,7 @@ from atrex.judge import procfs, sandbox
 from atrex.judge.channel import PAYLOAD_BYTES
 from atrex.model import Record
 
-Flavour = Literal["native", "numba", "torch", "inductor"]
+Flavour = Literal["native", "numba", "torch", "inductor", "triton"]
 
 CONTROL_FD = 3  # in every worker: the channel; the arenas follow
 MAX_FDS = 64
@@ -89,6 +89,8 @@ def preload(flavour: Flavour) -> None:
 
         numba.njit(lambda x: x[0])(numpy.zeros(1, dtype=numpy.float32))
         return
+    if flavour == "triton":
+        os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined, and by no other
     import torch
 
     torch.set_num_threads(1)
@@ -98,6 +100,12 @@ def preload(flavour: Flavour) -> None:
     if flavour == "inductor":
         import torch._dynamo
         import torch._inductor.compile_fx
+    if flavour == "triton":
+        from atrex.backends import triton_interpreter
+        from atrex.judge import triton_audit
+
+        triton_interpreter.install()
+        triton_audit.preload()
 
 
 class Server:
@@ -161,7 +169,12 @@ class Server:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _arrange(fds)
         os.chdir(request.home)
-        os.environ.update(HOME=request.home, TMPDIR=request.home, **request.environment)
+        os.environ.update(
+            HOME=request.home,
+            TMPDIR=request.home,
+            TRITON_CACHE_DIR=f"{request.home}/triton",
+            **request.environment,
+        )
         if self._runner:
             os.execv(self._runner, [self._runner, request.access])
         from atrex.judge.runtime import Runtime

@@ -150,7 +150,7 @@ def check_device_python(tree: ast.Module) -> Breach | None:
 
 def _breaches(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import | ast.ImportFrom):
-        for name in _imported(node):
+        for name in imported(node):
             if any(
                 name == refused or name.startswith(f"{refused}.") for refused in REFUSED_MODULES
             ):
@@ -177,7 +177,7 @@ def check_reference(tree: ast.Module) -> Breach | None:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            for name in _imported(node):
+            for name in imported(node):
                 allowed = "atrex.backends.numba_types"
                 if name.split(".")[0] == "atrex" and not name.startswith(allowed):
                     return Breach(f"imports {name}", f"line {node.lineno}")
@@ -190,7 +190,8 @@ def check_reference(tree: ast.Module) -> Breach | None:
     return None
 
 
-def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the dotted paths that an import statement names."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [f"{node.module or ''}.{alias.name}".lstrip(".") for alias in node.names]

@@ -7,6 +7,7 @@ hashed before the seed is drawn. A failing candidate is a measurement, never an 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import random
 import time
@@ -20,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from atrex import registry
-from atrex.backends import BACKENDS, compiler
+from atrex.backends import BACKENDS, compiler, interprets
 from atrex.hardware import available_bytes, llc_bytes
 from atrex.judge import calibrate
 from atrex.judge.attribution import attribute
@@ -31,6 +32,7 @@ from atrex.judge.contest import Contest
 from atrex.judge.correctness import Correctness, verify
 from atrex.judge.desk import PLACES
 from atrex.judge.forkserver import Flavour
+from atrex.judge.interpreted import examine
 from atrex.judge.launcher import Forkserver, build_runner
 from atrex.judge.memory import Arena
 from atrex.judge.plan import Plan
@@ -98,22 +100,24 @@ class Session:
         self.progress = progress
         self.seed = b""
         self.fitness: Fitness | None = None
-        self._compiler = compiler.require()
         self._flush = Flush(llc_bytes())
         self._servers: dict[Flavour, Forkserver] = {}
         self._floors: dict[Flavour, Peak] = {}
         self._artefacts: dict[tuple[str, str], Artefact | Fault] = {}
         self._smalls: dict[tuple[str, str], Correctness] = {}
+        self._examined: dict[tuple[str, str], Measurement] = {}
         self._threads: int | None = None
 
     def open(self) -> None:
         """Build every artefact, then draw the seed.
 
         Raises:
-            SetupError: There is no compiler, or the workers cannot start.
+            SetupError: There is no compiler and something to time, or the workers cannot start.
         """
         import torch
 
+        if not all(map(self._interprets, self.plan.candidates)):
+            compiler.require()  # for the runner of native code, which calibrates too
         protect_judge()
         # A pool of our own would go on spinning for milliseconds after every draw, on the core
         # of the worker that is timed next.
@@ -156,6 +160,7 @@ class Session:
             attempt=attempt,
             environment=self.environment,
             outcome=Outcome.SKIPPED,
+            method="interpreter" if self._interprets(candidate) else "none",
         )
         try:
             verdict = self._judge(candidate, workload, blank, stages)
@@ -186,6 +191,8 @@ class Session:
         if isinstance(artefact, Fault):
             return _failed(blank, artefact)
         contender = _contender(candidate, artefact)
+        if self._interprets(candidate):
+            return self._examine(contender, candidate, artefact, task, blank, stages)
         roof = roofline(task.cost, self._peaks_of(contender.flavour))
         secret = random.Random(os.urandom(16))
         with stages.stage("correctness"):
@@ -218,6 +225,8 @@ class Session:
             return Fault(Outcome.UNSUPPORTED, f"{candidate.backend}: {backend.reason}")
         if candidate.dtypes and task.workload.dtype not in candidate.dtypes:
             return Fault(Outcome.UNSUPPORTED, f"declared for {', '.join(candidate.dtypes)} only")
+        if self._interprets(candidate):
+            return self._not_interpretable(candidate, task)
         sol_ns = roofline(task.cost, self._peaks_of("native")).sol_ns
         if self.plan.device == "cpu" and sol_ns > LONGEST_SOL_NS:
             return Fault(
@@ -230,6 +239,16 @@ class Session:
         available = available_bytes()
         if available and needed > MEMORY_SHARE * available:
             return Fault(Outcome.SKIPPED, f"judging it takes about {needed >> 30} GiB of memory")
+        return None
+
+    def _not_interpretable(self, candidate: Candidate, task: Task) -> Fault | None:
+        """Say why the interpreter cannot judge this pair."""
+        if importlib.util.find_spec(candidate.backend) is None:
+            reason = f"{candidate.backend} is not installed; `pip install 'atrex[kernels]'`"
+            return Fault(Outcome.UNSUPPORTED, reason)
+        if not self._reduced(task):
+            reason = f"no reduced shape in {task.workload.dtype} for the interpreter"
+            return Fault(Outcome.UNSUPPORTED, reason)
         return None
 
     def _task(self, workload: Workload) -> Task:
@@ -255,15 +274,38 @@ class Session:
         """Judge the small ragged shapes once for each interface, then the whole shape."""
         key = candidate.source_sha, task.interface.signature
         if key not in self._smalls:
-            smalls = [
-                self._task(small)
-                for small in task.operator.small
-                if small.dtype == task.workload.dtype
-            ]
-            self._smalls[key] = verify(contender, smalls, self._start, secret)
+            self._smalls[key] = verify(contender, self._reduced(task), self._start, secret)
         if self._smalls[key].outcome is not Outcome.OK:
             return self._smalls[key]
         return verify(contender, [task], self._start, secret)
+
+    def _reduced(self, task: Task) -> list[Task]:
+        """Return the operator's reduced shapes of a task's dtype."""
+        dtype = task.workload.dtype
+        return [self._task(small) for small in task.operator.small if small.dtype == dtype]
+
+    def _interprets(self, candidate: Candidate) -> bool:
+        """Whether this device can only interpret a candidate, so that nothing is timed."""
+        return interprets(candidate.backend, self.plan.device)
+
+    def _examine(
+        self,
+        contender: Contender,
+        candidate: Candidate,
+        artefact: Artefact,
+        task: Task,
+        blank: Measurement,
+        stages: Stages,
+    ) -> Measurement:
+        """Judge reduced shapes in the interpreter, once for each candidate and interface."""
+        key = candidate.source_sha, task.interface.signature
+        if key not in self._examined:
+            secret = random.Random(os.urandom(16))
+            with stages.stage("correctness"):
+                self._examined[key] = examine(
+                    contender, artefact, self._reduced(task), blank, self._start, secret
+                )
+        return msgspec.structs.replace(self._examined[key], workload=blank.workload)
 
     def _time(
         self,
@@ -363,14 +405,14 @@ class Session:
         if flavour not in self._servers:
             runner = None
             if flavour == "native":
-                runner = build_runner(self._compiler, self.scratch / "runner")
+                runner = build_runner(compiler.require(), self.scratch / "runner")
             self._servers[flavour] = Forkserver(flavour, runner=runner)
         return self._servers[flavour]
 
     @cached_property
     def _kernel(self) -> Path:
         """The calibration kernel."""
-        return calibrate.build(self._compiler, self.scratch / "calibrate")
+        return calibrate.build(compiler.require(), self.scratch / "calibrate")
 
     def _probe(self) -> Fitness:
         """Time equal calls against each other, once a session."""

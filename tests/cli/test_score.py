@@ -51,7 +51,8 @@ def facts():
 
 
 @pytest.fixture
-def store(tmp_path):
+def unmeasured(tmp_path):
+    """A store with a catalogue, on a device whose peaks nobody has measured."""
     total = sum(1000 * rows for rows in range(1, WORKLOADS + 1))
     opened = Store(tmp_path / "store")
     opened.add_trace(
@@ -63,13 +64,18 @@ def store(tmp_path):
         ),
         facts(), pl.DataFrame(schema=UNATTRIBUTED),
     )  # fmt: skip
+    return opened
+
+
+@pytest.fixture
+def store(unmeasured):
     peaks = [
         Peak(device=hardware.device_name(), pipe=pipe, kind="measured", value=1e13, low=1e13,
              high=1e13, n=1, source="literal", date="2026-01-01")
         for pipe in ("vector", "memory")
     ]  # fmt: skip
-    opened.add_peaks(peaks, hardware.environment())
-    return opened
+    unmeasured.add_peaks(peaks, hardware.environment())
+    return unmeasured
 
 
 def arguments(store, *words):
@@ -122,6 +128,35 @@ def test_a_failing_candidate_has_its_outcome_and_exit_code(store, name, outcome,
     assert [m["outcome"] for m in answer["data"]["measurements"]] == [outcome]
     assert returned == expected
     assert answer["ok"] is False
+
+
+def test_an_interpreted_kernel_is_correct_without_time_score_or_measured_peaks(unmeasured):
+    pytest.importorskip("triton")
+    returned, answer, _ = score(unmeasured, VILLAINS / "triton" / "honest.py")
+    assert returned == 0
+    [measured] = answer["data"]["measurements"]
+    assert (measured["outcome"], measured["method"], measured["samples"]) == (
+        "ok", "interpreter", 0,
+    )  # fmt: skip
+    assert (measured["time_ns"], measured["s"], measured["sol_ns"]) == (None, None, None)
+    assert measured["reason"] == "on 2 reduced shapes in the interpreter"
+    data = answer["data"]
+    assert (data["score"], data["low"], data["score_selected"]) == (None, None, None)
+    assert data["weight_correct"] == data["coverage"] == pytest.approx(30 / sum(range(1, 31)))
+    assert unmeasured.peaks(hardware.device_name()) == []
+
+
+def test_people_read_that_an_interpreted_kernel_is_correct_but_untimed(unmeasured):
+    pytest.importorskip("triton")
+    words = (VILLAINS / "triton" / "honest.py", "--weights", "store", "--shapes", "top:2")
+    command = [word for word in arguments(unmeasured, *words) if word != "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0
+    assert (
+        "score of honest  none, nothing was timed; coverage 12.7 %; judged correct" in done.stdout
+    )
+    assert "2 workloads were judged in the interpreter on reduced shapes" in done.stdout
+    assert "[2/2] honest on rms_norm" in done.stderr
 
 
 @pytest.mark.slow
