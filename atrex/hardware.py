@@ -40,6 +40,7 @@ def environment(
         python=platform.python_version(),
         atrex=installed("atrex") or "unknown",
         torch=installed("torch"),
+        triton=installed("triton"),
         numba=installed("numba"),
         compiler=compiler,
         sandbox_tier=sandbox_tier,

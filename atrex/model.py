@@ -177,6 +177,7 @@ class Environment(Record, frozen=True, kw_only=True):
     python: str
     atrex: str
     torch: str | None = None
+    triton: str | None = None
     numba: str | None = None
     compiler: str | None = None
     driver: str | None = None

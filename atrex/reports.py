@@ -195,6 +195,7 @@ def _header(run: Run, measurements: Sequence[Measurement]) -> list[tuple[str, st
         "atrex": run.atrex_version,
         "Python": environment.python,
         "torch": environment.torch,
+        "triton": environment.triton,
         "numba": environment.numba,
         "compiler": environment.compiler,
         "driver": environment.driver,

@@ -13,7 +13,8 @@ create table source (                -- the same for each run
 create table seen_environment (      -- run is empty for an environment that peaks came from
     run varchar, environment varchar,
     device varchar, kind varchar, cpu varchar, cores integer, kernel varchar, python varchar,
-    atrex varchar, torch varchar, numba varchar, compiler varchar, driver varchar, cuda varchar,
+    atrex varchar, torch varchar, triton varchar, numba varchar, compiler varchar,
+    driver varchar, cuda varchar,
     sm_clock_mhz integer, mem_clock_mhz integer, power_limit_w integer, sandbox_tier integer,
     huge_pages boolean
 );
