@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from fractions import Fraction
@@ -136,14 +137,15 @@ def given():
 
 @pytest.fixture(scope="module")
 def newest(tmp_path_factory):
-    """A folder with the newest Triton that the registry has."""
+    """A folder with the newest Triton that the registry has; a gigabyte, so it does not stay."""
     folder = tmp_path_factory.mktemp("newest")
     command = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target",
                str(folder), "triton")  # fmt: skip
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode:
         pytest.skip(f"the registry gives no Triton: {answer.stderr.strip().splitlines()[-1]}")
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(

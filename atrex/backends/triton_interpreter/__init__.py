@@ -36,8 +36,8 @@ def install() -> None:
             remedy="Set TRITON_INTERPRET=1 in the environment before triton is imported.",
         )
     try:
-        import triton  # type: ignore[import-untyped]
-        from triton.runtime.interpreter import (  # type: ignore[import-untyped]
+        import triton
+        from triton.runtime.interpreter import (
             InterpretedFunction,
         )
     except ImportError as error:

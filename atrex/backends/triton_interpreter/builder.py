@@ -13,16 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import triton.language as tl  # type: ignore[import-untyped]
-from triton._C.libtriton import interpreter as memory  # type: ignore[import-untyped]
+import triton.language as tl
+from triton._C.libtriton import interpreter as memory
 from triton._C.libtriton import ir
-from triton.runtime import interpreter  # type: ignore[import-untyped]
+from triton.runtime import interpreter
 
 from atrex.backends.triton_interpreter import formats
 from atrex.backends.triton_interpreter.formats import Array
 
 Handle = interpreter.TensorHandle
 Binary = Callable[[Array, Array], Array]
+
+_convert_argument, _patch_language = interpreter._implicit_cvt, interpreter._patch_lang
 
 
 class Builder(interpreter.InterpreterBuilder):
@@ -41,7 +43,7 @@ class Builder(interpreter.InterpreterBuilder):
         """Convert between numbers, to nearest, ties to even."""
         target = dst_type.scalar
         if target.name not in formats.NARROW:
-            return Handle(_values(src).astype(_numpy_type(target)), target)
+            return Handle(_values(src).astype(interpreter._get_np_dtype(target)), target)
         values = _values(src)
         if values.dtype != np.float32:
             values = values.astype(np.float64)
@@ -52,9 +54,9 @@ class Builder(interpreter.InterpreterBuilder):
         target = dst_type.scalar
         if rounding_mode != ir.ROUNDING_MODE.RTZ:
             return self.cast_impl(src, dst_type)
-        if target is tl.bfloat16:
+        if target == tl.bfloat16:
             return Handle(formats.bf16_toward_zero(_values(src)), target)
-        if target is tl.float16:
+        if target == tl.float16:
             return Handle(formats.fp16_toward_zero(_values(src)), target)
         raise NotImplementedError(f"the interpreter does not round to {target} toward zero")
 
@@ -71,7 +73,7 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
         """Compute x * y + z, rounded once."""
-        if z.dtype.scalar is tl.float64:
+        if z.dtype.scalar == tl.float64:
             return super().create_fma(x, y, z)
         total = formats.fused_multiply_add(*(_computable(term).data for term in (x, y, z)))
         return self.cast_impl(Handle(total, tl.float64), z.dtype)
@@ -95,9 +97,9 @@ class Builder(interpreter.InterpreterBuilder):
     ) -> Any:
         """Multiply matrices and add `d`, all in float32 (float64 for fp64 and integers)."""
         kind = a.dtype.scalar
-        wide = np.float64 if kind is tl.float64 or kind.is_int() else np.float32
+        wide = np.float64 if kind == tl.float64 or kind.is_int() else np.float32
         left, right = (_values(operand).astype(wide, copy=False) for operand in (a, b))
-        if kind is tl.float32 and input_precision == ir.INPUT_PRECISION.TF32:
+        if kind == tl.float32 and input_precision == ir.INPUT_PRECISION.TF32:
             left, right = formats.tf32(left), formats.tf32(right)
         total = np.matmul(left, right) + d.data
         return Handle(total.astype(d.data.dtype), d.dtype.scalar)
@@ -106,7 +108,7 @@ class Builder(interpreter.InterpreterBuilder):
         self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
         """Change memory and return what it held; lanes of one address take their turns."""
-        if val.dtype.scalar is not tl.bfloat16:
+        if val.dtype.scalar != tl.bfloat16:
             return super().create_atomic_rmw(rmwOp, ptr, val, mask, sem, scope)
         pointers, added, active = np.broadcast_arrays(ptr.data, val.data, mask.data)
         held = np.zeros(added.shape, np.uint16)
@@ -210,10 +212,6 @@ def patch_language(kernel: Any) -> Any:
     return scope
 
 
-_convert_argument = interpreter._implicit_cvt
-_patch_language = interpreter._patch_lang
-
-
 def correct() -> bool:
     """Put the corrected parts in place; return whether they were not there yet."""
     if isinstance(interpreter.interpreter_builder, Builder):
@@ -224,10 +222,6 @@ def correct() -> bool:
     interpreter._implicit_cvt = convert_argument
     interpreter._patch_lang = patch_language
     return True
-
-
-def _numpy_type(kind: Any) -> Any:
-    return interpreter._get_np_dtype(kind)
 
 
 def _values(handle: Any) -> Array:
@@ -246,18 +240,18 @@ def _computable(handle: Any) -> Any:
     kind = handle.dtype.scalar
     if kind.name in formats.BYTE_FORMATS:
         raise TypeError(f"there is no arithmetic on {kind}: convert to fp32 or fp16 first")
-    return Handle(_values(handle), tl.float32) if kind is tl.bfloat16 else handle
+    return Handle(_values(handle), tl.float32) if kind == tl.bfloat16 else handle
 
 
 def _like(result: Any, operand: Any) -> Any:
     """Round a result to the type of an operand that was made computable."""
-    if operand.dtype.scalar is not tl.bfloat16:
+    if operand.dtype.scalar != tl.bfloat16:
         return result
     return Handle(formats.encode(result.data, "bf16"), tl.bfloat16)
 
 
 def _lesser(left: Array, right: Array) -> Array:
-    """Return the lesser number; np.fmin would take a signalling NaN for one."""
+    """Return the lesser number; np.fmin lets a signalling NaN through."""
     return np.where(np.isnan(left) | (right < left), right, left)
 
 

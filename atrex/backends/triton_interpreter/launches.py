@@ -44,8 +44,8 @@ def chosen_configurations() -> Mapping[str, str]:
 def watch() -> None:
     """Let launches of interpreted kernels pass through this module."""
     import numpy as np
-    from triton.runtime.autotuner import Autotuner  # type: ignore[import-untyped]
-    from triton.runtime.interpreter import (  # type: ignore[import-untyped]
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.interpreter import (
         InterpretedFunction,
     )
 
