@@ -20,6 +20,7 @@ from atrex import __version__, registry
 from atrex.errors import SetupError, UsageError
 from atrex.model import (
     Candidate,
+    DeviceKind,
     Environment,
     Measurement,
     Outcome,
@@ -83,23 +84,47 @@ class Step:
     measurement: Measurement | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Measured peaks, and the reasons why the device's clocks were held down meanwhile."""
+
+    peaks: list[Peak]
+    throttled: tuple[str, ...] = ()
+
+
 def peaks(
-    store: Path, *, progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[Peak]:
-    """Measure this CPU's attainable peaks and keep them in the store.
+    store: Path,
+    *,
+    device: DeviceKind = "cpu",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Peaks:
+    """Measure a device's attainable peaks and keep them in the store.
+
+    Args:
+        store: Folder of the store, created if there is none.
+        device: This CPU, or the current CUDA device.
+        progress: Told what is done of how much.
 
     Raises:
-        SetupError: There is no C compiler.
+        SetupError: There is no C compiler, or no CUDA device.
     """
-    from atrex.backends import compiler
-    from atrex.judge.peaks import measure_cpu_peaks
     from atrex.store import Store
 
-    found = compiler.require()
     opened = Store(store)
-    measured = measure_cpu_peaks(found, progress=progress)
-    opened.add_peaks(measured, _environment())
-    return measured
+    throttled: tuple[str, ...] = ()
+    if device == "cuda":
+        from atrex.judge.devices.accelerator import load
+        from atrex.judge.devices.peaks import measure_gpu_peaks
+
+        gpu = measure_gpu_peaks(load(_cuda()), progress=progress)
+        measured, throttled = gpu.peaks, gpu.throttled
+    else:
+        from atrex.backends import compiler
+        from atrex.judge.peaks import measure_cpu_peaks
+
+        measured = measure_cpu_peaks(compiler.require(), progress=progress)
+    opened.add_peaks(measured, _environment(device))
+    return Peaks(peaks=measured, throttled=throttled)
 
 
 def score(
@@ -125,7 +150,8 @@ def score(
         store: Folder of the store, created if there is none.
         operator: Operator of candidates that do not name one.
         shapes: ``all``, ``top:N`` or workload ids.
-        device: ``auto`` takes the device that this version can time, the CPU.
+        device: ``auto`` takes a CUDA device if there is one and every candidate runs on it,
+            else the CPU.
         mode: Timing effort for each workload: 1 s, 5 s or 20 s.
         seconds: Timing budget of a workload that replaces the mode's, in s.
         weights: Catalogue to weigh by: the bundled one, or the store's own.
@@ -140,11 +166,6 @@ def score(
         SetupError: Nothing can run here.
         KeyboardInterrupt: After the run was closed as interrupted; it can be resumed.
     """
-    if device == "cuda":
-        raise SetupError(
-            "the CUDA device is not part of this version",
-            remedy="Judge on the CPU with --device cpu.",
-        )
     _need_torch()  # the judge's modules need what comes with it
     from atrex.backends import interprets
     from atrex.judge.plan import select
@@ -158,28 +179,30 @@ def score(
     else:
         described = _described(candidates, operator, operators)
         catalogue = _catalogue(weights, store, operators)
+        chosen = _device(device, described)
         run = Run(
             run=new_run_id(),
             kind=kind,
             command=tuple(command),
             started=utc_now(),
             atrex_version=__version__,
-            environment=_environment(),
+            environment=_environment(chosen),
             candidates=described,
             shapes=tuple(catalogue),
             selected=select(catalogue, shapes, {each.operator for each in described}),
             catalogue=weights,
-            device="cpu",
+            device=chosen,
             options={"mode": mode, "seconds": seconds},
         )
-    measured = opened.peaks(_device_name())
+    measured = opened.peaks(run.environment.device)
     if not measured and not all(interprets(each.backend, run.device) for each in run.candidates):
         measured = peaks(
             store,
+            device=run.device,
             progress=lambda done, total: progress(
-                Step(run="", done=0, total=0, text=f"measuring this CPU's peaks, {done} of {total}")
+                Step(run="", done=0, total=0, text=f"measuring peaks, {done} of {total}")
             ),
-        )
+        ).peaks
     _sit(run, _plan(run, operators), measured, opened, progress)
     return report(run.run, store=store)
 
@@ -369,15 +392,17 @@ def _sit(
     progress: Callable[[Step], None],
 ) -> None:
     """Hold one session of the judge; a run that has had one before is continued."""
+    from atrex.judge.devices import cuda_device
     from atrex.judge.session import Session
 
     with tempfile.TemporaryDirectory(prefix="atrex-") as scratch:
         session = Session(
             plan,
             measured,
-            _environment().id,
+            _environment(run.device).id,
             Path(scratch),
             progress=lambda text: progress(Step(run="", done=0, total=0, text=text)),
+            device=cuda_device() if run.device == "cuda" else None,
         )
         try:
             session.open()
@@ -424,13 +449,14 @@ def _judge(session: Session, writer: RunWriter, progress: Callable[[Step], None]
 def _plan(run: Run, operators: tuple[Path, ...]) -> Plan:
     """Return what a new or resumed run is to judge: its header says it all."""
     from atrex.judge.plan import Plan
+    from atrex.judge.timing import on_gpu
 
     return Plan(
         candidates=run.candidates,
         shapes=run.shapes,
         selected=run.selected,
         device=run.device,
-        rule=_rule(run.options),
+        rule=on_gpu(_rule(run.options)) if run.device == "cuda" else _rule(run.options),
         compiled=run.options["mode"] != "quick",
         operators=operators,
     )
@@ -492,19 +518,44 @@ def _need_torch() -> None:
         )
 
 
-def _environment() -> Environment:
+def _device(asked: Literal["cpu", "cuda", "auto"], candidates: Iterable[Candidate]) -> DeviceKind:
+    """Choose the device of a run."""
+    from atrex.backends import BACKENDS
+    from atrex.judge.devices import nvidia
+
+    if asked == "cuda":
+        _cuda()
+        return "cuda"
+    runs_there = all(
+        each.backend in BACKENDS and BACKENDS[each.backend].supports("cuda") for each in candidates
+    )
+    return "cuda" if asked == "auto" and runs_there and nvidia.available() else "cpu"
+
+
+def _cuda() -> Path:
+    """Return the module of the CUDA device, or say that there is none."""
+    from atrex.judge.devices import NVIDIA, nvidia
+
+    if not nvidia.available():
+        raise SetupError(
+            "no CUDA device can be used here",
+            remedy="Judge with --device cpu; `atrex doctor` says what is missing.",
+        )
+    return NVIDIA
+
+
+def _environment(device: DeviceKind = "cpu") -> Environment:
     from atrex.backends import compiler
     from atrex.hardware import environment
     from atrex.judge.mapping import huge_pages
 
+    if device == "cuda":
+        from atrex.judge.devices.accelerator import load
+        from atrex.judge.devices.cuda import describe
+
+        return describe(environment(), load(_cuda()).facts())
     found = compiler.find()
     return environment(compiler=found.version if found else None, huge_pages=huge_pages())
-
-
-def _device_name() -> str:
-    from atrex.hardware import device_name
-
-    return device_name()
 
 
 def ingest(

@@ -13,7 +13,7 @@ from typing import Literal
 
 from atrex.model import DeviceKind
 
-Flavour = Literal["native", "torch", "numba", "triton"]
+Flavour = Literal["native", "torch", "numba", "triton", "cuda"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ class Backend:
         return device in self.devices
 
 
-_NEEDS_CUDA = "it needs the CUDA device, which this version does not judge on yet"
+_NEEDS_CUDA = "it needs a CUDA device; judge with --device cuda on a machine that has one"
+_NO_ADAPTER = "it has no adapter in this version yet"
 _ON_CPU = "it is judged on the CPU only"
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
@@ -51,15 +52,15 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
             Backend(name="torch", devices=("cpu", "cuda"), flavour="torch"),
             Backend(
                 name="triton",
-                devices=("cpu",),
+                devices=("cpu", "cuda"),
                 flavour="triton",
                 interpreted=("cpu",),
-                reason=_NEEDS_CUDA,
             ),
             *(
-                Backend(name=name, reason=_NEEDS_CUDA)
-                for name in ("gluon", "cuda", "cupy", "cutedsl", "tilelang")
+                Backend(name=name, devices=("cuda",), flavour="cuda", reason=_NEEDS_CUDA)
+                for name in ("gluon", "cuda", "cupy")
             ),
+            *(Backend(name=name, reason=_NO_ADAPTER) for name in ("cutedsl", "tilelang")),
             Backend(name="pallas", reason="JAX has no destination arrays and no adapter here yet"),
         )
     }

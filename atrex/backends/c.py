@@ -109,9 +109,7 @@ def header(interface: Interface) -> str:
         "",
         _LANES,
         "",
-        f"struct {name}_args {{",
-        *(f"    {declaration}" for declaration in _declarations(interface)),
-        "};",
+        *struct_lines(interface),
         "",
         "/* Returns 0; any other value is the kernel's own error. */",
         f"int run(const struct {name}_args *args);",
@@ -122,6 +120,12 @@ def header(interface: Interface) -> str:
         "",
     ]
     return "\n".join(parts)
+
+
+def struct_lines(interface: Interface) -> list[str]:
+    """Return the lines that declare `struct <operator>_args`."""
+    fields = (f"    {declaration}" for declaration in _declarations(interface))
+    return [f"struct {interface.operator}_args {{", *fields, "};"]
 
 
 def pack(interface: Interface, placed: Mapping[str, Placed]) -> tuple[bytes, list[Relocation]]:

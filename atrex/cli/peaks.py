@@ -19,6 +19,7 @@ class Device(StrEnum):
     """Devices whose peaks can be measured."""
 
     CPU = "cpu"
+    CUDA = "cuda"
 
 
 def command(
@@ -26,27 +27,32 @@ def command(
     store: output.Store = output.DEFAULT_STORE,
     json: output.Json = False,
 ) -> None:
-    """Measure arithmetic rates and memory bandwidth of one core, and keep them in the store."""
+    """Measure arithmetic rates and memory bandwidth of one core or GPU, and keep them."""
     with output.answering("peaks", json):
         console = output.progress_console()
         columns = TextColumn("measuring peaks"), BarColumn(), TimeRemainingColumn()
         with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
             task = bar.add_task("peaks", total=None)
-            peaks = api.peaks(
+            measured = api.peaks(
                 store,
+                device="cuda" if device is Device.CUDA else "cpu",
                 progress=lambda done, rounds: bar.update(task, completed=done, total=rounds),
             )
+        peaks = measured.peaks
+        name = peaks[0].device
         output.answer(
             "peaks",
-            {"device": peaks[0].device, "peaks": peaks},
+            {"device": name, "peaks": peaks, "throttled": measured.throttled},
             as_json=json,
-            text=[f"{peaks[0].device}, one thread", _table(peaks)],
-            warnings=_warnings(peaks),
+            text=[name if device is Device.CUDA else f"{name}, one thread", _table(peaks)],
+            warnings=_warnings(measured),
         )
 
 
-def _warnings(peaks: list[Peak]) -> list[str]:
-    wide = [peak.pipe for peak in peaks if is_wide(peak)]
+def _warnings(measured: api.Peaks) -> list[str]:
+    if measured.throttled:
+        return [f"the clocks were held down: {', '.join(measured.throttled)}"]
+    wide = [peak.pipe for peak in measured.peaks if is_wide(peak)]
     if not wide:
         return []
     return [

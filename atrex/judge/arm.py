@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from atrex.judge.channel import Fault
 from atrex.judge.generator import TIMED
 from atrex.judge.table import Table
+from atrex.judge.worker import CallResult
 from atrex.model import Outcome
 
 # integrity.md 2.1: outputs up to this size are all verified, else at least this share
 VERIFY_ALL_BYTES = 16 << 20
 VERIFY_SHARE = 0.2
-QUEUED_SHARE = 0.05  # of a call spent waiting for a CPU: the sample is disturbed
+
+
+class Stopwatch(Protocol):
+    """The device's part in a timed call; see `atrex.judge.devices.Device`."""
+
+    def flush(self) -> None:
+        """Make every cache cold."""
+
+    def time_ns(self, result: CallResult) -> int:
+        """Return the time of a call."""
+
+    def disturbed(self, result: CallResult) -> bool:
+        """Whether a call is to be repeated."""
 
 
 class TimedArm:
@@ -22,32 +35,34 @@ class TimedArm:
 
     Args:
         table: The contender at the workload's desk.
-        flush: Evicts the caches.
+        stopwatch: Makes calls cold and reads their times.
         numbers: Counter shared by both arms, so that no two calls have equal inputs.
         secret: Decides which outputs are verified.
         verify: Whether outputs are kept for `verified`.
 
     Attributes:
+        results: Every call, in order.
         prepare_ns: What `prepare` took before the first call; None without it.
     """
 
     def __init__(
         self,
         table: Table,
-        flush: Callable[[], None],
+        stopwatch: Stopwatch,
         numbers: Iterator[int],
         secret: random.Random,
         *,
         verify: bool,
     ) -> None:
         self.table = table
-        self._flush = flush
+        self._stopwatch = stopwatch
         self._numbers = numbers
         self._secret = secret
         self._verify = verify
         self._kept: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
         self._prepared = table.contender.library  # a library has nothing to prepare
-        self._queued = False
+        self._disturbed = False
+        self.results: list[CallResult] = []
         self.prepare_ns: int | None = None
 
     def sample(self) -> int:
@@ -70,16 +85,17 @@ class TimedArm:
         else:
             seat.bind(laid)
         self._prepared = True
-        self._flush()
+        self._stopwatch.flush()
         result = seat.call()
-        self._queued = result.queued_ns > QUEUED_SHARE * result.time_ns
+        self.results.append(result)
+        self._disturbed = self._stopwatch.disturbed(result)
         if self._verify:
             self._keep(number, seat.take())
-        return result.time_ns
+        return self._stopwatch.time_ns(result)
 
     def contaminated(self) -> bool:
-        """Whether the last call waited for a CPU."""
-        return self._queued
+        """Whether the last call was disturbed."""
+        return self._disturbed
 
     def verified(self) -> int:
         """Compare the kept outputs of timed calls with the reference; return their number.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from atrex import registry
-from atrex.backends import BACKENDS, compiler
+from atrex.backends import BACKENDS, compiler, cuda
 from atrex.backends.c import Interface, header
 from atrex.errors import UsageError
 from atrex.judge import policy
@@ -46,6 +46,7 @@ class Artefact:
         audit: Module that runs the candidate with all but its own kernels disabled; None where no
             audit is needed.
         ablation: Module that runs it with its own kernels disabled; None where `audit` is enough.
+        profile: Module that runs it under a device's profiler; None where no device does.
     """
 
     kind: Literal["native", "module"]
@@ -56,15 +57,19 @@ class Artefact:
     imports: tuple[str, ...] = ()
     audit: Path | None = None
     ablation: Path | None = None
+    profile: Path | None = None
 
 
-def build(candidate: Candidate, interface: Interface, folder: Path) -> Artefact:
+def build(
+    candidate: Candidate, interface: Interface, folder: Path, architecture: str = ""
+) -> Artefact:
     """Build a candidate for calls of one interface.
 
     Args:
         candidate: As described by `registry.candidate`.
         interface: Names, dtypes and dimensions of the arguments.
         folder: Private, created here; nothing else writes to it.
+        architecture: What CUDA C++ is compiled for, e.g. ``"sm_90a"``.
 
     Raises:
         UsageError: The candidate's backend is no backend, or its operator is another.
@@ -89,6 +94,8 @@ def build(candidate: Candidate, interface: Interface, folder: Path) -> Artefact:
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     if backend.flavour == "native":
         return _build_c(path, tree, interface, folder, start)
+    if backend.name == "cuda":
+        return _build_cuda(path, tree, interface, folder, start, architecture)
     return _freeze_module(path, tree, backend.flavour, interface, folder, start)
 
 
@@ -134,6 +141,46 @@ def _build_c(
         log=log,
         imports=libraries,
     )
+
+
+def _build_cuda(
+    path: Path, tree: ast.Module, interface: Interface, folder: Path, start: int, architecture: str
+) -> Artefact:
+    """Compile CUDA C++, and write the module through which a worker calls it."""
+    if cuda.find_nvcc() is None:
+        raise Fault(Outcome.UNSUPPORTED, "nvcc is not installed; CuPy's RawKernel needs none")
+    (folder / f"{interface.operator}.h").write_text(cuda.header(interface))
+    source, built = folder / "kernel.cu", folder / "kernel.so"
+    source.write_text(_c_source(path, tree))
+    answer = cuda.compile_cuda(source, built, architecture)
+    log = answer.log.replace(f"{folder}/", "")
+    if not answer.ok:
+        raise Fault(Outcome.COMPILE_FAILED, _first_error(log))
+    libraries, refused = policy.check_object(built, policy.CUDA_LIBRARIES)
+    if refused:
+        raise Fault(Outcome.FORBIDDEN, str(refused))
+    tensors = {name: len(spec.shape) for name, spec in interface.tensors.items()}
+    caller = folder / "cuda_call.py"
+    _write_frozen(caller, _CALLER.format(tensors=tensors, attributes=interface.attributes).encode())
+    return Artefact(
+        kind="module",
+        path=caller,
+        sha=_freeze(built),
+        compile_ns=time.monotonic_ns() - start,
+        log=log[:LOG_CHARS],
+        imports=libraries,
+        profile=_auditor(caller, "devices.profiled", "profiled"),
+    )
+
+
+_CALLER = '''"""Call the compiled candidate beside this file."""
+
+from pathlib import Path
+
+from atrex.backends.cuda import native
+
+run, prepare = native(Path(__file__).with_name("kernel.so"), {tensors!r}, {attributes!r})
+'''
 
 
 def _c_source(path: Path, tree: ast.Module) -> str:
@@ -190,17 +237,18 @@ def _freeze_module(
 ) -> Artefact:
     if breach := policy.check_reference(tree):
         raise Fault(Outcome.COMPILE_FAILED, f"{path.name}, {breach}")
-    check = {"numba": policy.check_device_python, "triton": check_triton}.get(flavour)
-    if check is not None and (breach := check(tree)):
+    if breach := _breach(tree, flavour):
         raise Fault(Outcome.FORBIDDEN, f"{path.name}, {breach}")
     frozen = folder / path.name
     sha = _write_frozen(frozen, path.read_bytes())
-    audit = ablation = None
+    audit = ablation = profile = None
     if flavour == "numba":
         audit = _auditor(frozen, "audit", "audited", veiled(interface))
     elif flavour == "triton":
         audit = _auditor(frozen, "triton_audit", "denied")
         ablation = _auditor(frozen, "triton_audit", "ablated")
+    if flavour in ("triton", "cuda"):
+        profile = _auditor(frozen, "devices.profiled", "profiled")
     return Artefact(
         kind="module",
         path=frozen,
@@ -208,7 +256,16 @@ def _freeze_module(
         compile_ns=time.monotonic_ns() - start,
         audit=audit,
         ablation=ablation,
+        profile=profile,
     )
+
+
+def _breach(tree: ast.Module, flavour: str) -> policy.Breach | None:
+    if flavour == "numba":
+        return policy.check_device_python(tree)
+    if flavour in ("triton", "cuda"):
+        return check_triton(tree, packages=("cupy",) if flavour == "cuda" else ())
+    return None
 
 
 _AUDITOR = '''"""Run {name} under an audit."""

@@ -22,7 +22,7 @@ from atrex.judge.memory import Placement
 from atrex.model import Outcome, Record
 
 HEADER = struct.Struct("<IIQQ")  # kind, payload bytes, nonce, number
-RECORD = struct.Struct("<QQIIIIQ")  # nonce, number, kind, status, detail, reserved, extra
+RECORD = struct.Struct("<QQIIIIQ")  # nonce, number, kind, status, detail, reserved, device ns
 _SIZES = struct.Struct("<QQ")
 _PLACE = struct.Struct("<QQQ")
 PAYLOAD_BYTES = 64 << 10  # a message is one datagram; arguments take a few hundred bytes
@@ -42,6 +42,8 @@ class Target(Record, frozen=True, kw_only=True):
         name: Name of the implementation, for a baseline.
         compiled: Whether a baseline goes through torch.compile.
         environment: Further variables of the worker, e.g. ``TORCHINDUCTOR_CACHE_DIR``.
+        accelerator: Module of the device that it runs on; "" for the CPU.
+        handles: (handle, bytes) of each arena on that device.
     """
 
     kind: Literal["native", "candidate", "baseline"]
@@ -49,6 +51,8 @@ class Target(Record, frozen=True, kw_only=True):
     name: str = ""
     compiled: bool = False
     environment: dict[str, str] = msgspec.field(default_factory=dict)
+    accelerator: str = ""
+    handles: tuple[tuple[bytes, int], ...] = ()
 
 
 class Arguments(Record, frozen=True, kw_only=True):
@@ -129,10 +133,16 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A worker's answer, as its record says; worth no more than that."""
+    """A worker's answer, as its record says; worth no more than that.
+
+    Attributes:
+        detail: A native kernel's own error.
+        device_ns: What the worker read off its device's clock around the call; 0 without one.
+    """
 
     status: Status
     detail: int
+    device_ns: int = 0
 
 
 class Ended(Exception):
@@ -209,13 +219,13 @@ class Channel:
         """
         if len(record) != RECORD.size:
             raise protocol_violation(f"a record of {len(record)} bytes instead of {RECORD.size}")
-        nonce, number, kind, status, detail, reserved, _ = RECORD.unpack(record)
+        nonce, number, kind, status, detail, reserved, device_ns = RECORD.unpack(record)
         if (nonce, number, kind) != self._expected:
             raise protocol_violation(f"an answer to no request (number {number}, kind {kind})")
         if status not in tuple(Status) or reserved:
             raise protocol_violation(f"an answer of unknown status {status}")
         self._expected = (-1, -1, -1)
-        return Reply(Status(status), detail)
+        return Reply(Status(status), detail, device_ns)
 
     def refuse_surplus(self) -> None:
         """Check that nothing was sent beyond the answers asked for.

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from atrex.judge.arm import TimedArm
+from atrex.judge.arm import Stopwatch, TimedArm
 from atrex.judge.channel import Fault
 from atrex.judge.desk import Desk
 from atrex.judge.generator import TIMED
@@ -46,18 +46,18 @@ class Contest:
     Args:
         task: The workload.
         start: Starts a contender's worker.
-        flush: Evicts the caches.
+        stopwatch: Makes calls cold and reads their times.
         secret: Source of poison, order, and the choice of verified outputs.
     """
 
     def __init__(
-        self, task: Task, start: Start, flush: Callable[[], None], secret: random.Random
+        self, task: Task, start: Start, stopwatch: Stopwatch, secret: random.Random
     ) -> None:
         self._task = task
         self._start = start
-        self._flush = flush
+        self._stopwatch = stopwatch
         self._secret = secret
-        self._desk = Desk(task.operator.static, task.inputs, task.outputs)
+        self._desk = Desk(task.operator.static, task.inputs, task.outputs, task.memory)
         self._numbers = itertools.count()
         self._tables: list[Table] = []
         self._rivals: dict[str, TimedArm] = {}
@@ -97,7 +97,7 @@ class Contest:
     def _arm(self, who: Contender, *, verify: bool) -> TimedArm:
         table = Table(who, self._task, self._start, self._secret, self._desk)
         self._tables.append(table)
-        return TimedArm(table, self._flush, self._numbers, self._secret, verify=verify)
+        return TimedArm(table, self._stopwatch, self._numbers, self._secret, verify=verify)
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ import msgspec
 
 from atrex.backends.c import Interface, pack
 from atrex.judge.channel import Arguments, Block, Fault
-from atrex.judge.memory import Arena, Placement, contiguous, extent, required_bytes
+from atrex.judge.memory import Arena, Memory, Placement, contiguous, extent, required_bytes
 from atrex.judge.tensors import FLOATS, dtype_name
 from atrex.model import Outcome
 from atrex.operator import Inputs, TensorSpec
@@ -37,6 +37,7 @@ class Desk:
         static: Names of the static inputs.
         inputs: Specification of every input tensor.
         outputs: Names of the outputs; an input among them is in place and lies at each seat.
+        memory: Where the tensors lie.
 
     Attributes:
         arenas: Sealed memory of the static and of the dynamic inputs.
@@ -45,9 +46,14 @@ class Desk:
     """
 
     def __init__(
-        self, static: tuple[str, ...], inputs: Mapping[str, TensorSpec], outputs: Iterable[str]
+        self,
+        static: tuple[str, ...],
+        inputs: Mapping[str, TensorSpec],
+        outputs: Iterable[str],
+        memory: Memory,
     ) -> None:
         self.static = static
+        self.memory = memory
         self._written = inputs.keys() & set(outputs)
         fixed = [spec for name, spec in inputs.items() if name in static]
         moving = [
@@ -56,8 +62,8 @@ class Desk:
             if name not in static and name not in self._written
         ]
         self.arenas = (
-            Arena(required_bytes(fixed), sealed=True, index=0),
-            Arena(PLACES * required_bytes(moving), sealed=True, index=1),
+            memory.arena(required_bytes(fixed), sealed=True, index=0),
+            memory.arena(PLACES * required_bytes(moving), sealed=True, index=1),
         )
         self._fixed: Laid = {}
         self.static_values: Inputs = {}
@@ -88,6 +94,20 @@ class Desk:
             placed = {name: _put(moving, value) for name, value in dynamic.items()}
         return placed | self._fixed
 
+    def seal(self) -> None:
+        """Remember the inputs as they lie."""
+        for arena in self.arenas:
+            arena.seal()
+
+    def refuse_mutation(self) -> None:
+        """Check that a call left the inputs alone.
+
+        Raises:
+            Fault: It did not: mutation.
+        """
+        if any(arena.broken() for arena in self.arenas):
+            raise Fault(Outcome.VIOLATION, "wrote to its inputs", kind="mutation")
+
     def close(self) -> None:
         """Free the memory."""
         for arena in self.arenas:
@@ -117,7 +137,8 @@ class Seat:
         self.specs = outputs
         self.secret = secret
         self.interface = interface
-        self.memory = Arena(PLACES * required_bytes(list(outputs.values())), sealed=False, index=2)
+        size = PLACES * required_bytes(list(outputs.values()))
+        self.memory = desk.memory.arena(size, sealed=False, index=2)
         self._placed: dict[str, Placement] = {}
         self._poison: dict[str, Any] = {}
         self._previous: dict[str, Any] = {}
@@ -145,6 +166,7 @@ class Seat:
         self.memory.paint_red_zones()
         self._poison = {name: self._paint(name, place) for name, place in self._placed.items()}
         laid = laid | {name: self._placed[name] for name in self.desk.initial}
+        self.desk.seal()
         prepare_ns = 0
         if prepare:
             prepare_ns = self.worker.prepare(self._static(laid))
@@ -181,13 +203,14 @@ class Seat:
         """Copy the outputs while the worker is stopped, so that later writes never help.
 
         Raises:
-            Fault: A byte outside the outputs was written.
+            Fault: A byte outside the outputs was written, or an input.
         """
         with self.worker.frozen():
             taken = {n: self.memory.tensor(p).clone() for n, p in self._placed.items()}
             damaged = self.memory.check_red_zones()
         if damaged is not None:
             raise Fault(Outcome.VIOLATION, "wrote outside its outputs", kind="oob")
+        self.desk.refuse_mutation()
         self._previous = taken
         return taken
 
@@ -228,7 +251,8 @@ class Seat:
         elif kind == "large":
             tensor.fill_(self.secret.uniform(1e3, 3e4))
         else:
-            ramp = torch.linspace(-1.7, 1.7, tensor.shape[-1])  # mean 0, deviation 1
+            width = tensor.shape[-1]
+            ramp = torch.linspace(-1.7, 1.7, width, device=tensor.device)  # mean 0, deviation 1
             tensor.copy_((ramp * self.secret.uniform(0.5, 2.0)).expand(tensor.shape))
         return tensor.clone()
 

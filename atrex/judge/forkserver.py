@@ -25,7 +25,7 @@ from atrex.judge import procfs, sandbox
 from atrex.judge.channel import PAYLOAD_BYTES
 from atrex.model import Record
 
-Flavour = Literal["native", "numba", "torch", "inductor", "triton"]
+Flavour = Literal["native", "numba", "torch", "inductor", "triton", "cuda"]
 
 CONTROL_FD = 3  # in every worker: the channel; the arenas follow
 MAX_FDS = 64
@@ -100,6 +100,8 @@ def preload(flavour: Flavour) -> None:
     if flavour == "inductor":
         import torch._dynamo
         import torch._inductor.compile_fx
+    if flavour == "cuda":  # no context: it does not survive a fork
+        import triton  # noqa: F401
     if flavour == "triton":
         from atrex.backends import triton_interpreter
         from atrex.judge import triton_audit

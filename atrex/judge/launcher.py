@@ -88,13 +88,16 @@ class Forkserver:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = json.dumps([entry for entry in sys.path if os.path.isabs(entry)])
         command = (sys.executable, "-I", "-c", _BOOT)
+        environment = sandbox.clean_environment(self.home)
+        if self.flavour == "cuda":
+            environment |= sandbox.device_environment()
         self._process = subprocess.Popen(
             [*command, path, self.flavour, str(theirs.fileno()), self._runner],
             stdin=subprocess.DEVNULL,
             stdout=self._output.write_fd,
             stderr=self._output.write_fd,
             pass_fds=[theirs.fileno()],
-            env=sandbox.clean_environment(self.home),
+            env=environment,
             cwd=self.home,
             start_new_session=True,  # a terminal's Ctrl-C is the judge's to handle
         )

@@ -1,8 +1,9 @@
 """Shared memory between the judge and a worker, and where tensors lie in it.
 
-An arena is an anonymous memory file. A sealed one is written by the judge alone: the kernel
-refuses every other writable mapping, so inputs need no trust in the worker. All bytes outside
-the placed tensors are red zone, filled with a keyed pattern that no worker can predict.
+An arena lies in an anonymous memory file, or in what a device gives. A sealed file is written by
+the judge alone: the kernel refuses every other writable mapping, so inputs need no trust in the
+worker. All bytes outside the placed tensors are red zone, filled with a keyed pattern that no
+worker can predict.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import hashlib
 import math
 import os
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy
 from numpy.typing import NDArray
@@ -81,35 +82,127 @@ def required_bytes(specs: Sequence[TensorSpec]) -> int:
     return math.ceil(total / PAGE_BYTES) * PAGE_BYTES
 
 
-class Arena:
-    """An anonymous memory file that the judge can always write.
+class Backing(Protocol):
+    """The bytes of an arena, and how a worker gets at them.
 
     Attributes:
-        fd: Descriptor to hand to a worker; closed by `close`.
-        size: In bytes, a multiple of the huge page.
-        sealed: Whether workers can only read.
-        index: Position among the arenas of a worker.
+        buffer: All of them, uint8, as a NumPy array or a torch tensor on a device.
+        fd: Descriptor to hand to a worker; None where a handle does.
+        handle: What a worker opens; empty where a descriptor does.
     """
 
-    def __init__(self, size: int, *, sealed: bool, index: int = 0, key: bytes = b"") -> None:
-        self.size = max(math.ceil(size / HUGE_BYTES), 1) * HUGE_BYTES
-        self.sealed = sealed
-        self.index = index
-        self.fd = os.memfd_create("atrex", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, self.size)
-        self.memory = map_arena(self.fd, self.size, writable=True)
+    buffer: Any
+    fd: int | None
+    handle: bytes
+
+    def tensor(self, placement: Placement) -> Any:
+        """Return a placed tensor as a torch tensor over the bytes."""
+
+    def constant(self, content: bytes) -> Any:
+        """Return constant bytes that lie where these do."""
+
+    def fingerprint(self, nbytes: int, key: int) -> int:
+        """Hash the first bytes, where nothing else keeps workers from writing them."""
+
+    def close(self) -> None:
+        """Free what a worker could still reach; the bytes go with their last view."""
+
+
+class Memory(Protocol):
+    """Where the tensors of a workload lie.
+
+    Attributes:
+        device: torch device that the judge computes on, e.g. ``"cpu"``.
+    """
+
+    device: str
+
+    def arena(self, size: int, *, sealed: bool, index: int) -> Arena:
+        """Return memory to be shared with a worker."""
+
+
+class MemoryFile:
+    """A backing in host memory: an anonymous file, sealed or writable by workers."""
+
+    def __init__(self, size: int, *, sealed: bool) -> None:
+        self.fd: int | None = os.memfd_create("atrex", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.handle = b""
+        os.ftruncate(self.fd, size)
+        self.memory = map_arena(self.fd, size, writable=True)
         # Without the size seals a worker could truncate the file and kill the judge by SIGBUS.
         seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
         if sealed:
             seals |= F_SEAL_FUTURE_WRITE  # our own mapping above stays writable
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
-        self._bytes: Bytes = numpy.frombuffer(self.memory, dtype=numpy.uint8)
+        self.buffer: Bytes = numpy.frombuffer(self.memory, dtype=numpy.uint8)
+
+    def tensor(self, placement: Placement) -> Any:
+        """Return a placed tensor as a torch tensor over the mapped file."""
+        return torch_view(self.memory, placement)
+
+    def constant(self, content: bytes) -> Bytes:
+        """Return constant bytes as an array."""
+        return numpy.frombuffer(content, dtype=numpy.uint8)
+
+    def fingerprint(self, nbytes: int, key: int) -> int:
+        """Return 0: the kernel refuses to write a sealed file."""
+        return 0
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+class Arena:
+    """Memory that the judge can always write, with tensors at random places.
+
+    Args:
+        size: In bytes; rounded up to whole huge pages.
+        sealed: Whether workers may only read.
+        index: Position among the arenas of a worker.
+        key: Of the red zones' pattern; random by default.
+        backing: Where the bytes lie; host memory by default.
+
+    Attributes:
+        size: In bytes, a multiple of the huge page.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        sealed: bool,
+        index: int = 0,
+        key: bytes = b"",
+        backing: Callable[[int], Backing] | None = None,
+    ) -> None:
+        self.size = max(math.ceil(size / HUGE_BYTES), 1) * HUGE_BYTES
+        self.sealed = sealed
+        self.index = index
+        self.backing: Backing = (
+            backing(self.size) if backing else MemoryFile(self.size, sealed=sealed)
+        )
+        self._bytes = self.backing.buffer
         self._end = 0
         self._used: list[tuple[int, int]] = []
+        self._seal = (0, 0)  # key, and how many bytes
+        self._hash = 0
         pattern = hashlib.shake_256(key or secrets.token_bytes(32)).digest(RED_ZONE_BYTES)
-        self._pattern: Bytes = numpy.frombuffer(pattern, dtype=numpy.uint8)
+        self._pattern = self.backing.constant(pattern)
 
-    def view(self, offset: int, nbytes: int) -> Bytes:
+    def seal(self) -> None:
+        """Remember what lies here now, so that `broken` can tell."""
+        self._seal = secrets.randbits(62), self._end
+        self._hash = self.backing.fingerprint(self._end, self._seal[0])
+
+    def broken(self) -> bool:
+        """Whether a sealed arena has changed since `seal`."""
+        key, end = self._seal
+        return self.backing.fingerprint(end, key) != self._hash
+
+    def view(self, offset: int, nbytes: int) -> Any:
         """Return bytes of the arena, writable and shared.
 
         Raises:
@@ -119,13 +212,13 @@ class Arena:
             raise ValueError(f"bytes {offset} to {offset + nbytes} of an arena of {self.size}")
         return self._bytes[offset : offset + nbytes]
 
-    def bytes_of(self, placement: Placement) -> Bytes:
+    def bytes_of(self, placement: Placement) -> Any:
         """Return the bytes that a placed tensor spans."""
         return self.view(placement.offset, placement.nbytes)
 
     def tensor(self, placement: Placement) -> Any:
         """Return a placed tensor as a torch tensor over the shared memory."""
-        return torch_view(self.memory, placement)
+        return self.backing.tensor(placement)
 
     def place(self, spec: TensorSpec, *, alignment: int = 64) -> Placement:
         """Reserve room for a tensor behind a red zone, at a random multiple of `alignment`.
@@ -177,7 +270,7 @@ class Arena:
                 stop = min(at + RED_ZONE_BYTES, end)
                 damaged = self._bytes[at:stop] != self._pattern[: stop - at]
                 if damaged.any():
-                    return at + int(damaged.argmax())
+                    return at + int((damaged * 1).argmax())  # torch has none of booleans
         return None
 
     def _gaps(self) -> list[tuple[int, int]]:
@@ -186,10 +279,18 @@ class Arena:
         return list(zip(starts, ends, strict=True))
 
     def close(self) -> None:
-        """Close the descriptor; the memory goes with its last view."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Free what a worker could still reach; the memory goes with its last view."""
+        self.backing.close()
+
+
+class HostMemory:
+    """Tensors in host memory."""
+
+    device = "cpu"
+
+    def arena(self, size: int, *, sealed: bool, index: int) -> Arena:
+        """Return a memory file."""
+        return Arena(size, sealed=sealed, index=index)
 
 
 def torch_view(memory: memoryview, placement: Placement) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 # What a C kernel may be linked with: C, mathematics, OpenMP and thread runtimes.
 LIBRARIES = ("libc", "libm", "libmvec", "libgomp", "libpthread", "libgcc_s", "ld-linux")
+CUDA_LIBRARIES = (*LIBRARIES, "libcudart", "libcuda", "libstdc++")
 # Exact names, or prefixes where they end with *: loading code, starting processes, talking to other
 # machines or processes, and making memory executable.
 REFUSED_SYMBOLS = (
@@ -98,11 +99,13 @@ def imports_of_object(path: Path) -> tuple[tuple[str, ...], tuple[str, ...], boo
     return tuple(needed), tuple(undefined), open_ended
 
 
-def check_object(path: Path) -> tuple[tuple[str, ...], Breach | None]:
-    """Check a built C kernel; return its libraries, and the first breach."""
+def check_object(
+    path: Path, libraries: tuple[str, ...] = LIBRARIES
+) -> tuple[tuple[str, ...], Breach | None]:
+    """Check a built kernel; return the libraries it is linked with, and the first breach."""
     needed, undefined, writable_code = imports_of_object(path)
     for library in needed:
-        if PurePosixPath(library).name.split(".so")[0].split("-x86")[0] not in LIBRARIES and (
+        if PurePosixPath(library).name.split(".so")[0].split("-x86")[0] not in libraries and (
             not library.startswith("ld-linux")
         ):
             return needed, Breach(f"links against {library}", "library")

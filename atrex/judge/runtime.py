@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
@@ -27,6 +27,9 @@ from atrex.judge.channel import (
 )
 from atrex.judge.mapping import map_arena
 from atrex.judge.memory import Placement, numpy_view, torch_view
+
+if TYPE_CHECKING:
+    from atrex.judge.devices.side import Side
 
 SPIN_NS = 1_000_000  # GO follows ARM within microseconds, or not at all
 
@@ -57,6 +60,8 @@ class Runtime:
         self._destinations: dict[str, Any] = {}
         self._returned: Any = None
         self._compiled_for: set[tuple[object, ...]] = set()
+        self._device: Side | None = None
+        self._device_ns = 0
 
     def serve(self) -> NoReturn:
         """Answer messages until QUIT or until the judge is gone."""
@@ -79,7 +84,8 @@ class Runtime:
                 os._exit(0)
             payload = memoryview(self._buffer)[HEADER.size : HEADER.size + payload_bytes]
             status = self._guarded(actions[cast(Kind, kind)], payload)
-            self._connection.send(RECORD.pack(nonce, number, kind, status, 0, 0, 0))
+            device_ns = self._device_ns if kind == Kind.GO else 0
+            self._connection.send(RECORD.pack(nonce, number, kind, status, 0, 0, device_ns))
 
     def _receive(self, *, awake: bool) -> int:
         """Read a message; `awake` polls first, so that the judge times no wake-up."""
@@ -109,6 +115,10 @@ class Runtime:
         from atrex.registry import load_module
 
         target = self._target = msgspec.msgpack.decode(payload, type=Target)
+        if target.accelerator:
+            from atrex.judge.devices.side import Side
+
+            self._device = Side(target)
         module = load_module(Path(target.path))
         if target.kind == "candidate":
             self._run = module.run
@@ -125,6 +135,7 @@ class Runtime:
         if self._prepare is not None:
             arguments = self._arguments.decode(payload)
             self._static = {"prepared": self._prepare(**self._values(arguments.inputs))}
+            self._settle()
 
     def _bind(self, payload: memoryview) -> None:
         arguments = self._arguments.decode(payload)
@@ -141,11 +152,18 @@ class Runtime:
 
     def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return {
-            name: self._view(self._arenas[value.arena], value)
-            if isinstance(value, Placement)
-            else value
+            name: self._tensor(value) if isinstance(value, Placement) else value
             for name, value in arguments.items()
         }
+
+    def _tensor(self, placement: Placement) -> Any:
+        if self._device is not None:
+            return self._device.view(placement)
+        return self._view(self._arenas[placement.arena], placement)
+
+    def _settle(self) -> None:
+        if self._device is not None:
+            self._device.settle()
 
     def _compile(self, arguments: Arguments) -> None:
         """Call once for every new signature, since torch.compile compiles at a first call."""
@@ -155,10 +173,15 @@ class Runtime:
         )
         if signature not in self._compiled_for:
             self._run(**self._keywords)
+            self._settle()
             self._compiled_for.add(signature)
 
     def _go(self, payload: memoryview) -> None:
-        self._returned = self._run(**self._keywords)
+        if self._device is None:
+            self._returned = self._run(**self._keywords)
+        else:
+            timed = self._device.timed(lambda: self._run(**self._keywords))
+            self._returned, self._device_ns = timed
 
     def _collect(self, payload: memoryview) -> None:
         """Copy a baseline's returned outputs into the destinations."""
@@ -174,6 +197,7 @@ class Runtime:
                     f"{tuple(destination.shape)} {destination.dtype}"
                 )
             destination.copy_(result)
+        self._settle()
 
 
 def _out_of_memory(error: BaseException) -> bool:

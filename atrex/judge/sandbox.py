@@ -53,6 +53,12 @@ def clean_environment(home: Path) -> dict[str, str]:
     }
 
 
+def device_environment() -> dict[str, str]:
+    """Return what workers on a GPU need besides: which device, and where its libraries are."""
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "LD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def prctl(option: int, value: int) -> None:
     """Call prctl.
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -22,18 +21,13 @@ import msgspec
 
 from atrex import registry
 from atrex.backends import BACKENDS, compiler, interprets
-from atrex.hardware import available_bytes, llc_bytes
-from atrex.judge import calibrate
-from atrex.judge.attribution import attribute
 from atrex.judge.builder import Artefact, build
-from atrex.judge.cache import Flush
 from atrex.judge.channel import Fault, Target
 from atrex.judge.contest import Contest
 from atrex.judge.correctness import Correctness, verify
 from atrex.judge.desk import PLACES
-from atrex.judge.forkserver import Flavour
+from atrex.judge.devices import Device, cpu_device
 from atrex.judge.interpreted import examine
-from atrex.judge.launcher import Forkserver, build_runner
 from atrex.judge.memory import Arena
 from atrex.judge.plan import Plan
 from atrex.judge.sandbox import protect_judge
@@ -49,7 +43,6 @@ WORKSPACE_FACTOR = 4
 COMPILE_BYTES = 4 << 30  # the C++ compiler that torch.compile starts counts too
 COMPILE_S = 120.0  # torch.compile of a baseline; 39 s were seen cold on a loaded host
 MEMORY_SHARE = 0.7  # of the memory that is free; the rest is for the file cache and others
-LONGEST_SOL_NS = 50_000_000  # design section 6: longer CPU workloads are skipped and listed
 
 Progress = Callable[[str], None]
 
@@ -79,6 +72,7 @@ class Session:
         environment: Id of the environment that measurements name.
         scratch: Private folder for artefacts and caches.
         progress: Told what is in hand, a short text.
+        device: What candidates run on; this CPU by default.
 
     Attributes:
         seed: Secret of the session, drawn when every artefact is built.
@@ -92,6 +86,7 @@ class Session:
         environment: str,
         scratch: Path,
         progress: Progress = lambda text: None,
+        device: Device | None = None,
     ) -> None:
         self.plan = plan
         self.peaks = peaks
@@ -100,9 +95,7 @@ class Session:
         self.progress = progress
         self.seed = b""
         self.fitness: Fitness | None = None
-        self._flush = Flush(llc_bytes())
-        self._servers: dict[Flavour, Forkserver] = {}
-        self._floors: dict[Flavour, Peak] = {}
+        self.device = device or cpu_device(scratch)
         self._artefacts: dict[tuple[str, str], Artefact | Fault] = {}
         self._smalls: dict[tuple[str, str], Correctness] = {}
         self._examined: dict[tuple[str, str], Measurement] = {}
@@ -130,7 +123,9 @@ class Session:
     @property
     def calibration(self) -> dict[str, str | int | float | bool | None]:
         """What the run's header keeps of the calibration; empty if nothing was timed."""
-        floors = {f"floor_{name}_ns": round(peak.value) for name, peak in self._floors.items()}
+        floors = {
+            f"floor_{name}_ns": round(peak.value) for name, peak in self.device.floors.items()
+        }
         if self.fitness is None:
             return dict(floors)
         interval = self.fitness.log_ratio
@@ -176,8 +171,7 @@ class Session:
             import torch
 
             torch.set_num_threads(self._threads)
-        for server in self._servers.values():
-            server.close()
+        self.device.close()
 
     def _judge(
         self, candidate: Candidate, workload: Workload, blank: Measurement, stages: Stages
@@ -193,7 +187,7 @@ class Session:
         contender = _contender(candidate, artefact)
         if self._interprets(candidate):
             return self._examine(contender, candidate, artefact, task, blank, stages)
-        roof = roofline(task.cost, self._peaks_of(contender.flavour))
+        roof = self._roof(task, contender)
         secret = random.Random(os.urandom(16))
         with stages.stage("correctness"):
             correct = self._correctness(contender, candidate, task, secret)
@@ -214,9 +208,18 @@ class Session:
         if correct.outcome is not Outcome.OK:
             return msgspec.structs.replace(result, s=0.0)
         with stages.stage("audit"):
-            evidence = attribute(candidate, artefact, task, self._start, secret)
-        result = msgspec.structs.replace(result, attribution=evidence)
-        return self._time(contender, candidate, task, roof, result, secret, stages)
+            try:
+                evidence = self.device.attribute(
+                    candidate, contender, artefact, task, self._start, secret
+                )
+            except Fault as fault:
+                return _failed(result, fault)
+        result = msgspec.structs.replace(
+            result, attribution=evidence.attribution, kernel_share=evidence.kernel_share
+        )
+        return self._time(
+            contender, candidate, task, roof, result, secret, stages, evidence.busy_ns
+        )
 
     def _refusal(self, candidate: Candidate, task: Task) -> Fault | None:
         """Say why this pair cannot be judged here, before the candidate starts."""
@@ -227,16 +230,15 @@ class Session:
             return Fault(Outcome.UNSUPPORTED, f"declared for {', '.join(candidate.dtypes)} only")
         if self._interprets(candidate):
             return self._not_interpretable(candidate, task)
-        sol_ns = roofline(task.cost, self._peaks_of("native")).sol_ns
-        if self.plan.device == "cpu" and sol_ns > LONGEST_SOL_NS:
+        sol_ns, longest_ns = self._roof(task).sol_ns, self.device.longest_sol_ns
+        if longest_ns is not None and sol_ns > longest_ns:
             return Fault(
                 Outcome.SKIPPED,
-                f"attainable time {sol_ns / 1e6:.0f} ms, "
-                f"above {LONGEST_SOL_NS / 1e6:.0f} ms on the CPU",
+                f"attainable time {sol_ns / 1e6:.0f} ms, above {longest_ns / 1e6:.0f} ms here",
             )
         # three places of every tensor for judge and workers, and some fp64 copies of half of them
         needed = 2 * PLACES * task.tensor_bytes + 5 * 4 * task.tensor_bytes
-        available = available_bytes()
+        available = self.device.available_bytes()
         if available and needed > MEMORY_SHARE * available:
             return Fault(Outcome.SKIPPED, f"judging it takes about {needed >> 30} GiB of memory")
         return None
@@ -253,7 +255,7 @@ class Session:
 
     def _task(self, workload: Workload) -> Task:
         operator = registry.operator(workload.operator, self.plan.operators)
-        return Task(operator, workload, self.seed, self.plan.operators)
+        return Task(operator, workload, self.seed, self.plan.operators, self.device.memory)
 
     def _artefact(self, candidate: Candidate, workload: Workload) -> Artefact | Fault:
         """Build once for each candidate and interface; a failure is kept too."""
@@ -263,7 +265,9 @@ class Session:
             self.progress(f"building {candidate.name}")
             folder = self.scratch / f"{candidate.source_sha[:12]}-{task.interface.signature}"
             try:
-                self._artefacts[key] = build(candidate, task.interface, folder)
+                self._artefacts[key] = build(
+                    candidate, task.interface, folder, self.device.architecture
+                )
             except Fault as fault:
                 self._artefacts[key] = fault
         return self._artefacts[key]
@@ -316,9 +320,10 @@ class Session:
         result: Measurement,
         secret: random.Random,
         stages: Stages,
+        busy_ns: int | None,
     ) -> Measurement:
         """Time against the fastest correct baseline and decide."""
-        with Contest(task, self._start, self._flush, secret) as contest:
+        with Contest(task, self._start, self.device, secret) as contest:
             with stages.stage("baselines"):
                 screening = contest.screen(self._baselines(candidate, task))
             result = msgspec.structs.replace(
@@ -328,6 +333,7 @@ class Session:
                 with stages.stage("timing"):
                     paired, arm = contest.pair(contender, screening.fastest, self.plan.rule)
                     timing = summarise(paired, self.plan.rule, secret)
+                self.device.refuse_conflict(arm.results, busy_ns)
                 with stages.stage("verification"):
                     verified = arm.verified()
             except Fault as fault:
@@ -380,9 +386,8 @@ class Session:
         found = task.libraries(compiled=self.plan.compiled)
         for path in registry.kernels(task.operator.name, self.plan.operators):
             kernel = registry.candidate(path)
-            backend = BACKENDS.get(kernel.backend)
             fits = not kernel.dtypes or task.workload.dtype in kernel.dtypes
-            if backend is None or backend.flavour != "native" or not fits:
+            if not fits or not self.device.rivals(kernel.backend):
                 continue
             if kernel.source_sha == candidate.source_sha:
                 continue
@@ -399,41 +404,19 @@ class Session:
             memory = max(memory, COMPILE_BYTES)
             limits = msgspec.structs.replace(limits, load_s=COMPILE_S)
         limits = msgspec.structs.replace(limits, memory_bytes=memory)
-        return self._server(contender.flavour).start(contender.target, arenas, limits)
-
-    def _server(self, flavour: Flavour) -> Forkserver:
-        if flavour not in self._servers:
-            runner = None
-            if flavour == "native":
-                runner = build_runner(compiler.require(), self.scratch / "runner")
-            self._servers[flavour] = Forkserver(flavour, runner=runner)
-        return self._servers[flavour]
-
-    @cached_property
-    def _kernel(self) -> Path:
-        """The calibration kernel."""
-        return calibrate.build(compiler.require(), self.scratch / "calibrate")
+        return self.device.start(contender, arenas, limits)
 
     def _probe(self) -> Fitness:
         """Time equal calls against each other, once a session."""
         if self.fitness is None:
             self.progress("calibrating this host")
-            self.fitness = calibrate.fitness(
-                self._server("native"),
-                self._kernel,
-                self._flush,
-                random.Random(os.urandom(16)),
-                self.plan.rule.fitness,
-            )
+            self.fitness = self.device.fitness(self.plan.rule, random.Random(os.urandom(16)))
         return self.fitness
 
-    def _peaks_of(self, flavour: Flavour) -> list[Peak]:
-        """Return the peaks with the launch floor of this kind of worker, measured at first use."""
-        if flavour not in self._floors:
-            self._floors[flavour] = calibrate.launch_floor(
-                self._server(flavour), self._kernel, self._flush
-            )
-        return [*self.peaks, self._floors[flavour]]
+    def _roof(self, task: Task, contender: Contender | None = None) -> Roof:
+        """Return the roofs of a task, with the launch floor of workers like a contender's."""
+        peaks = [*self.peaks, self.device.floor(contender)]
+        return roofline(task.cost, peaks, self.device.kind)
 
 
 def _contender(candidate: Candidate, artefact: Artefact) -> Contender:

@@ -40,7 +40,7 @@ class Table:
         self.task = task
         self.contender = contender
         self._owns_desk = desk is None
-        self.desk = desk or Desk(task.operator.static, task.inputs, task.outputs)
+        self.desk = desk or Desk(task.operator.static, task.inputs, task.outputs, task.memory)
         interface = task.interface if contender.flavour == "native" else None
         try:
             self.seat = Seat(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from atrex.judge.desk import specs_of
 from atrex.judge.forkserver import Flavour
 from atrex.judge.gates import Finding, check
 from atrex.judge.generator import Case, Generator, Sketch, call_key
-from atrex.judge.memory import required_bytes
+from atrex.judge.memory import HostMemory, Memory, required_bytes
 from atrex.judge.tensors import FLOATS, dtype_name
 from atrex.model import Cost, Workload
 from atrex.operator import Inputs, Operator, TensorSpec
@@ -48,12 +48,14 @@ class Task:
 
     Attributes:
         seed: Secret of this session; the key of every call is derived from it.
+        memory: Where tensors are drawn, laid and compared.
     """
 
     operator: Operator
     workload: Workload
     seed: bytes
     folders: tuple[Path, ...] = ()
+    memory: Memory = field(default_factory=HostMemory)
 
     @cached_property
     def layout(self) -> Inputs:
@@ -103,7 +105,7 @@ class Task:
     def draw(self, case: Case, number: int) -> Inputs:
         """Draw the hidden inputs of one call."""
         key = call_key(self.seed, self.operator.name, self.workload.id, case.name, number)
-        return self.operator.inputs(self.workload, Generator(key, case))
+        return self.operator.inputs(self.workload, Generator(key, case, self.memory.device))
 
     def check(
         self,

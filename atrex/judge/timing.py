@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, Protocol, runtime_checkable
 
+import msgspec
+
 from atrex.model import Record
 from atrex.stats import FEWEST, Interval, bca_median, half_width_of_median, median
 
@@ -73,6 +75,11 @@ class Rule(Record, frozen=True, kw_only=True):
 STANDARD = Rule()
 QUICK = Rule(seconds=1.0)
 THOROUGH = Rule(seconds=20.0)
+
+
+def on_gpu(rule: Rule) -> Rule:
+    """Return a rule with the widths that a GPU's steadier clock resolves (integrity.md 3.1)."""
+    return msgspec.structs.replace(rule, stop=0.005, inconclusive=0.02, fitness=0.01)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ IMPORTS = (
 REFUSED_PATHS = (
     "torch.classes", "torch.compile", "torch.compiler", "torch.distributed",
     "torch.hub", "torch.jit", "torch.library", "torch.load", "torch.multiprocessing",
-    "torch.overrides", "torch.package", "torch.save", "torch.serialization", "torch.testing",
-    "torch.utils", "triton.backends", "triton.compiler", "triton.knobs",
+    "torch.overrides", "torch.package", "torch.profiler", "torch.save", "torch.serialization",
+    "torch.testing", "torch.utils", "triton.backends", "triton.compiler", "triton.knobs",
     "triton.runtime.interpreter", "triton.runtime.jit",
 )  # fmt: skip
 # Names that hand out memory past the dispatcher, load code, or lead to other modules.
@@ -46,9 +46,14 @@ REFUSED_IN_KERNELS = frozenset(("data", "fn", "handle", "src"))  # the interpret
 HANDED_ROUND = ("torch", "triton", "triton.language")  # modules that stand before a dot only
 
 
-def check_triton(tree: ast.Module) -> Breach | None:
-    """Check a Triton candidate: no way round its kernels, and no Python inside them."""
-    module = _Module(tree)
+def check_triton(tree: ast.Module, packages: tuple[str, ...] = ()) -> Breach | None:
+    """Check a Triton candidate: no way round its kernels, and no Python inside them.
+
+    Args:
+        tree: The candidate's module.
+        packages: Kernel languages that it may import besides.
+    """
+    module = _Module(tree, packages)
     for node in ast.walk(tree):
         for what in module.breaches(node):
             return Breach(what, f"line {getattr(node, 'lineno', 0)}")
@@ -64,7 +69,8 @@ class _Module:
         constants: Names of its `tl.constexpr` values.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, packages: tuple[str, ...]) -> None:
+        self._packages = (*IMPORTS, *packages)
         self.aliases = dict(_aliases(tree))
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         self._kernels = [function for function in functions if self._compiled(function)]
@@ -99,7 +105,7 @@ class _Module:
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         for name in imported(node):
-            if name.split(".")[0] not in IMPORTS or _refused(name) or name.endswith(".*"):
+            if name.split(".")[0] not in self._packages or _refused(name) or name.endswith(".*"):
                 yield f"imports {name}"
 
     def _name(self, node: ast.Name) -> Iterator[str]:

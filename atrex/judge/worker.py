@@ -59,6 +59,7 @@ class Limits(Record, frozen=True, kw_only=True):
         threads: Cores that it may use at a time; it is pinned to as many, away from the judge.
         memory_bytes: Virtual and resident memory beyond what it has before the candidate loads,
             arenas not counted, descendants counted.
+        virtual: Whether virtual memory counts; a GPU's driver reserves far more than it uses.
         file_bytes: Largest file that it may write.
     """
 
@@ -67,6 +68,7 @@ class Limits(Record, frozen=True, kw_only=True):
     settle_s: float = 2.0
     threads: int = 1
     memory_bytes: int = 2 << 30
+    virtual: bool = True
     file_bytes: int = 1 << 30
 
 
@@ -79,12 +81,15 @@ class CallResult:
         charged_ns: CPU time used after the answer, until every thread was asleep.
         cpu_ns: CPU time of all threads from GO until then; some microseconds too much.
         queued_ns: Time that threads waited for a CPU: the call was disturbed.
+        device_ns: From the first to the last event of the call by the device's clock, as the worker
+            says; 0 on the CPU. The judge's own clock bounds it.
     """
 
     elapsed_ns: int
     charged_ns: int
     cpu_ns: int
     queued_ns: int
+    device_ns: int = 0
 
     @property
     def time_ns(self) -> int:
@@ -130,8 +135,9 @@ class Worker:
         self._oom_kills = procfs.oom_kills()
         self._ended_with: int | None = None  # wait status
         self._budget: tuple[int, int] | None = None  # virtual, resident; none before HELLO
-        fds = [theirs.fileno(), self._output.write_fd, *(arena.fd for arena in arenas)]
-        access = "".join("r" if arena.sealed else "w" for arena in arenas)
+        files = [(a.backing.fd, a.sealed) for a in arenas if a.backing.fd is not None]
+        fds = [theirs.fileno(), self._output.write_fd, *(fd for fd, _ in files)]
+        access = "".join("r" if sealed else "w" for _, sealed in files)
         self._cores = sandbox.split_cores(limits.threads)
         self.pid = server.fork(
             Start(
@@ -201,7 +207,8 @@ class Worker:
         late_ns = procfs.cpu_ns(self._cpu_clock) - rest.cpu_ns
         late_ns = late_ns if late_ns > STOP_NS * rest.threads else 0
         queued = procfs.queued_ns(self.pid) - queued
-        self._check(self._accept(record), Outcome.CRASHED)
+        reply = self._accept(record)
+        self._check(reply, Outcome.CRASHED)
         self._refuse_processes()
         return CallResult(
             elapsed_ns=end - start,
@@ -210,6 +217,7 @@ class Worker:
             charged_ns=min(rest.cpu_ns - answered_cpu_ns + late_ns, after_ns * rest.threads),
             cpu_ns=max(rest.cpu_ns + late_ns - resting.cpu_ns - (start - armed), 0),
             queued_ns=queued,
+            device_ns=reply.device_ns,
         )
 
     def collect(self) -> None:
@@ -331,7 +339,10 @@ class Worker:
         used = [procfs.memory(pid) for pid in (self.pid, *procfs.descendants(self.pid))]
         virtual = sum(size for size, _ in used)
         resident = sum(size for _, size in used)
-        if self._budget and (virtual > self._budget[0] or resident > self._budget[1]):
+        over = self._budget and (
+            (self.limits.virtual and virtual > self._budget[0]) or resident > self._budget[1]
+        )
+        if over:
             self._end()
             raise self._out_of_memory()
 

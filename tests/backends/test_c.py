@@ -197,6 +197,11 @@ def test_the_description_shows_the_struct():
 
 
 def test_every_backend_is_supported_somewhere_or_says_why_not():
-    assert [b.name for b in BACKENDS.values() if b.supports("cpu")] == ["c", "numba", "torch"]
+    assert [b.name for b in BACKENDS.values() if b.supports("cpu")] == [
+        "c",
+        "numba",
+        "torch",
+        "triton",
+    ]
     assert all(b.devices or b.reason for b in BACKENDS.values())
     assert all((b.flavour is None) == (not b.devices) for b in BACKENDS.values())

@@ -173,7 +173,7 @@ def test_a_syntax_error_names_its_line(tmp_path):
     assert reason.startswith("kernel.py, line 2: ")
 
 
-@pytest.mark.parametrize("backend", ["pallas", "cuda"])
+@pytest.mark.parametrize("backend", ["pallas", "tilelang"])
 def test_a_known_backend_without_a_judge_is_unsupported(backend, tmp_path):
     outcome, reason = fault_of(tmp_path, f'OPERATOR = "rms_norm"\nBACKEND = "{backend}"\n')
     assert outcome == "unsupported"

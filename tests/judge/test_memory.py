@@ -40,16 +40,16 @@ def outputs():
 
 def test_a_sealed_arena_refuses_a_second_writable_mapping(sealed):
     with pytest.raises(PermissionError):
-        mmap.mmap(sealed.fd, sealed.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_WRITE)
+        mmap.mmap(sealed.backing.fd, sealed.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_WRITE)
 
 
 def test_a_sealed_arena_refuses_writing_through_its_descriptor(sealed):
     with pytest.raises(PermissionError):
-        os.pwrite(sealed.fd, b"x", 0)
+        os.pwrite(sealed.backing.fd, b"x", 0)
 
 
 def test_a_sealed_arena_opened_again_still_refuses_writing(sealed):
-    again = os.open(f"/proc/self/fd/{sealed.fd}", os.O_RDWR)
+    again = os.open(f"/proc/self/fd/{sealed.backing.fd}", os.O_RDWR)
     with pytest.raises(PermissionError):
         os.pwrite(again, b"x", 0)
     os.close(again)
@@ -59,7 +59,7 @@ def test_a_sealed_arena_refuses_punching_a_hole(sealed):
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    refused = libc.fallocate(sealed.fd, 3, ctypes.c_long(0), ctypes.c_long(4096))
+    refused = libc.fallocate(sealed.backing.fd, 3, ctypes.c_long(0), ctypes.c_long(4096))
     assert refused == -1
 
 
@@ -67,20 +67,20 @@ def test_a_sealed_arena_refuses_punching_a_hole(sealed):
 def test_no_arena_can_be_truncated_or_sealed_further(is_sealed):
     arena = Arena(8192, sealed=is_sealed)
     with pytest.raises(PermissionError):
-        os.ftruncate(arena.fd, 0)
+        os.ftruncate(arena.backing.fd, 0)
     with pytest.raises(PermissionError):
-        fcntl.fcntl(arena.fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+        fcntl.fcntl(arena.backing.fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
     arena.close()
 
 
 def test_the_judge_changes_what_a_read_only_mapping_shows(sealed):
-    other = map_arena(sealed.fd, sealed.size, writable=False)
+    other = map_arena(sealed.backing.fd, sealed.size, writable=False)
     sealed.view(10, 3)[:] = [1, 2, 3]
     assert other[9:14] == b"\0\1\2\3\0"
 
 
 def test_an_output_arena_can_be_written_through_a_second_mapping(outputs):
-    other = map_arena(outputs.fd, outputs.size, writable=True)
+    other = map_arena(outputs.backing.fd, outputs.size, writable=True)
     other[5] = 7
     assert outputs.view(5, 1)[0] == 7
 
@@ -124,7 +124,7 @@ def test_the_required_size_always_suffices_and_a_smaller_arena_is_refused():
 
 
 def test_a_mapping_starts_at_a_multiple_of_the_huge_page_and_shares_it(outputs):
-    views = [outputs.memory, map_arena(outputs.fd, outputs.size, writable=True)]
+    views = [outputs.backing.memory, map_arena(outputs.backing.fd, outputs.size, writable=True)]
     starts = [numpy.frombuffer(view, dtype=numpy.uint8).ctypes.data for view in views]
     assert [start % HUGE_BYTES for start in starts] == [0, 0]
     if huge_pages():
@@ -132,7 +132,7 @@ def test_a_mapping_starts_at_a_multiple_of_the_huge_page_and_shares_it(outputs):
 
 
 def test_a_read_only_mapping_refuses_stores_from_python(outputs):
-    view = map_arena(outputs.fd, outputs.size, writable=False)
+    view = map_arena(outputs.backing.fd, outputs.size, writable=False)
     with pytest.raises(TypeError, match="read-only"):
         view[0] = 1
 
@@ -143,7 +143,7 @@ def mapped():
 
 def test_a_mapping_is_gone_with_its_last_view(outputs):
     before = mapped()
-    view = map_arena(outputs.fd, outputs.size, writable=True)
+    view = map_arena(outputs.backing.fd, outputs.size, writable=True)
     array = numpy.frombuffer(view, dtype=numpy.uint8)
     del view
     assert mapped() == before + 1
@@ -189,7 +189,7 @@ def test_strides_of_a_contiguous_shape_and_the_span_of_a_strided_one():
 
 def test_a_torch_view_shares_memory_with_dtype_and_strides(outputs):
     place = outputs.place(TensorSpec(shape=(2, 3), dtype="bf16", strides=(8, 1)))
-    view = torch_view(outputs.memory, place)
+    view = torch_view(outputs.backing.memory, place)
     view.copy_(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
     assert view.dtype is torch.bfloat16
     assert view.stride() == (8, 1)
@@ -204,7 +204,7 @@ def test_a_torch_view_shares_memory_with_dtype_and_strides(outputs):
 )  # fmt: skip
 def test_a_numpy_view_shows_small_floats_as_unsigned_bits(outputs, dtype, expected):
     place = outputs.place(TensorSpec(shape=(2, 3), dtype=dtype, strides=(8, 1)))
-    view = numpy_view(outputs.memory, place)
+    view = numpy_view(outputs.backing.memory, place)
     assert view.dtype == expected
     assert view.strides == (8 * view.itemsize, view.itemsize)
     view[1, 2] = 1

@@ -106,7 +106,7 @@ def test_a_dtype_without_reduced_shapes_is_unsupported(session):
 def test_nothing_is_calibrated_for_a_run_that_times_nothing(session):
     judged(session, VILLAINS / "honest.py")
     assert session.calibration == {}
-    assert list(session._servers) == ["triton"]
+    assert list(session.device._servers) == ["triton"]
 
 
 def test_the_evidence_names_what_torch_did(session):
