@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from atrex.model import Phase
-from atrex.operator import Call, Operator
+from atrex.operator import Call, Operator, Step
 from atrex.trace.classify import Classifier, Decision, Meaning, json_list
 from atrex.trace.join import Steps, enclosing, launch_of_kernels
 from atrex.trace.names import normalise_kernel
@@ -114,6 +114,7 @@ class Calls:
 
     def groups(self) -> list[Group]:
         """Return the calls by form, each form explained once."""
+        self._steps = self._with_siblings()
         found: dict[tuple[int, ...], Group] = {}
         self.group_of_call: list[Group] = []
         columns = (
@@ -130,6 +131,25 @@ class Calls:
             group.gpu_ns += gpu_ns
             self.group_of_call.append(group)
         return list(found.values())
+
+    def _with_siblings(self) -> list[Step]:
+        """Return the forms of steps, each with the distinct operators that it ran.
+
+        A call does not always tell all of its axes: the KV write beside an attention knows the
+        page. What ran outside any step has no siblings.
+        """
+        siblings: dict[int, dict[int, None]] = {}
+        for step, owner in dict.fromkeys(zip(self._step, self._owner, strict=True)):
+            seen = siblings.setdefault(step, {})
+            seen.update(dict.fromkeys(self._decisions.values[owner][1]))
+        return [
+            replace(step, siblings=self._recorded(siblings.get(number, {}))) if number else step
+            for number, step in enumerate(self._steps)
+        ]
+
+    def _recorded(self, signatures: Iterable[int]) -> tuple[Call, ...]:
+        calls = (self._classifier.op_call(each) for each in signatures)
+        return tuple(call for call in calls if call.dims)
 
     def _explain(self, owner: int, step: int, geometry: int, sequence: int, api: int) -> Group:
         decision, stack = self._decisions.values[owner]

@@ -127,9 +127,9 @@ class Classifier:
         """
         rung = "op_exact" if any(self.op_call(each).dims for each in stack) else "none"
         workload: Workload | None = None
-        if decision.rule is None and decision.target != UNKNOWN:
+        if decision.target in self._operators:
             workload, rung = self._matched(decision, stack, call, step, rung)
-        elif decision.rule is not None:
+        if workload is None and decision.rule is not None:
             workload = self._by_recipe(decision.rule, stack, decision.level)
         if workload is None:
             known = self._operators.get(decision.target)

@@ -49,9 +49,9 @@ class TraceBuilder:
         self._time += US
         return self
 
-    def close(self):
-        """Move past everything that is open."""
-        self._time += 10_000 * US
+    def close(self, dur=10_000 * US):
+        """Move past everything that is open and no longer than `dur`."""
+        self._time += dur
         return self
 
     def kernel(self, name="k", ns=5 * US, launch="cudaLaunchKernel", **args):

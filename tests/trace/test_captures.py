@@ -196,3 +196,35 @@ def test_results_do_not_depend_on_the_window(captures):
     for window in (64 << 10, 64 << 20):
         facts = read_trace(captures / B200, registry.operators(), window_bytes=window).facts
         assert facts.equals(whole)
+
+
+def test_attention_and_kv_write_of_a_prefill_have_every_axis(read):
+    """Lengths come from the annotation, the KV write's head size from the attention beside it."""
+    found = read(SGLANG_PREFILL)
+    rows = found.facts.filter(pl.col("operator").is_in(["unified_attention", "reshape_and_cache"]))
+    assert [
+        (json.loads(row["axes"]), row["dtype"], row["calls"], row["gpu_ns"], row["workload"] != "")
+        for row in rows.sort("operator").iter_rows(named=True)
+    ] == [
+        (
+            {"tokens": 15360, "kv_heads": 8, "head_dim": 128, "page": 1, "pages": 835874,
+             "slots": "paged"},
+            "bf16", 36, 1_271_220, True,
+        ),
+        (
+            {"tokens": 15360, "seqs": 15, "heads": 32, "kv_heads": 8, "head_dim": 128, "page": 1,
+             "window": 0, "q_lens": "total:15360@mooncake-prompt",
+             "kv_lens": "total:15360@mooncake-prompt"},
+            "bf16", 36, 20_075_158, True,
+        ),
+    ]  # fmt: skip
+
+
+def test_what_no_operator_and_no_annotation_tells_stays_unknown(read):
+    found = read(B200)
+    rows = found.facts.filter(pl.col("operator") == "unified_attention")
+    axes = [json.loads(text) for text in rows["axes"].sort()]
+    assert {each["kv_lens"] for each in axes} == {"unknown"}
+    assert {each["window"] for each in axes} == {0, "unknown"}  # causal, and sliding by its name
+    assert {(each["page"], each["q_lens"]) for each in axes} == {(16, 888)}
+    assert set(rows["dtype"]) == {"bf16/fp8_e4m3fn"}

@@ -1,6 +1,7 @@
 """From a trace to facts: joins, calls, phases, totals, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -166,6 +167,31 @@ def test_kernels_without_a_launch_are_kept_and_counted(trace):
     trace.kernel("norm_kernel", ns=10, launch=None).kernel("norm_kernel", ns=5, correlation=0)
     found = ingest(trace.write())
     assert (found.summary.kernels, found.summary.gpu_ns, found.summary.launched_ns) == (2, 15, 0)
+
+
+def test_a_rule_sees_the_operators_of_its_step_and_of_no_other(trace):
+    """The page of a cache is in its write alone, which runs before or after the attention."""
+
+    def with_page(call, step):
+        if call.name != "my::attention":
+            return None
+        pages = [each.dims[0][1] for each in step.siblings if each.name == "my::write"]
+        axes = {"tokens": call.dims[0][0], "page": pages[0] if pages else UNKNOWN}
+        return Workload(operator="attention", axes=axes, dtype=call.dtype(0))
+
+    attention = replace(NORM, name="attention", axes=("tokens", "page"), match=with_page)
+    for page, tokens in ((16, 4), (32, 5)):
+        trace.step(f"execute_{tokens}_context_1({tokens}_16)_generation_0(0)")
+        trace.op("my::attention", dims=[[tokens, 8]], types=[BF16], dur=10 * US).kernel().close(
+            20 * US
+        )
+        trace.op("my::write", dims=[[99, page, 8]], types=[BF16], dur=10 * US).kernel().close()
+    trace.op("my::attention", dims=[[7, 8]], types=[BF16]).kernel()
+    found = read_trace(trace.write(), {"attention": attention})
+    axes = [json.loads(row["axes"]) for row in found.facts.to_dicts() if row["kind"] == "operator"]
+    assert sorted(axes, key=lambda each: each["tokens"]) == [
+        {"tokens": 4, "page": 16}, {"tokens": 5, "page": 32}, {"tokens": 7, "page": "unknown"}
+    ]  # fmt: skip
 
 
 def test_copies_and_fills_are_beside_kernel_time(trace):
