@@ -35,6 +35,7 @@ SCALED = ("GEMM", "GEMM8")  # classes that are held to the operator's scale, not
 # Relative error of each element: weights of a softmax in fp32 (seen 7.6e-6), and the scores of what
 # was chosen, which tells ties from wrong choices.
 RELATIVE = {"PROB": 2e-5, "CHOICE": 1e-6}
+LEAST = 1e-30  # a probability below counts as this: exp underflows in fp32
 CODES_SHARE = 1e-3  # of fp8 codes that may be one step off: division or its reciprocal
 # Output units in the last place that class EW admits, the share of elements above one, and how many
 # may be above one however small the tensor is.
@@ -164,7 +165,7 @@ class _Comparison:
         elif largest == 0.0:
             return
         elif self.kind in RELATIVE:
-            size = reference.abs()
+            size = reference.abs().clamp_min(LEAST)
             self._gate(start, error, size, error > RELATIVE[self.kind] * size)
         elif self.kind == "CODES":
             self._codes(start, error, reference)
