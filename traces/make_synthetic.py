@@ -2,7 +2,7 @@
 
     python traces/make_synthetic.py
 
-Structure is invented after real traces: four decoders served one after the other, each with fewer
+Structure is invented after real traces: six decoders served one after the other, each with fewer
 layers than the model it resembles. Durations are modelled, not measured: a fixed cost plus the
 longer of bytes over bandwidth and FLOP over rate. The key `atrex_synthetic` in the file says so,
 and its facts carry the time source "modelled". The output is the same on every run.
@@ -21,7 +21,8 @@ FIXED_NS = 2_000  # launch and drain of a small kernel on a current data-centre 
 BYTES_PER_NS = 4_000  # 4 TB/s
 FLOP_PER_NS = 800_000  # 800 TFLOP/s of dense bf16
 EPS = "9.9999999999999995e-07"  # how the profiler prints 1e-6
-BF16, LONG, SCALAR = "c10::BFloat16", "long int", "Scalar"
+BF16, FP8, FLOAT = "c10::BFloat16", "c10::Float8_e4m3fn", "float"
+INT, LONG, SCALAR = "int", "long int", "Scalar"
 PAGE = 16
 
 MARKER = {
@@ -42,6 +43,10 @@ class Model:
     kv_heads: int
     layers: int
     qk_norm: bool = False
+    fp8: bool = False  # linear layers in fp8 with scales for blocks of 128
+    experts: int = 0  # of a mixture instead of the dense layer; `width` is one expert's
+    local_experts: int = 0  # that this rank holds
+    top_k: int = 0
     head_dim: int = 128
     vocab: int = 32_000
 
@@ -103,6 +108,34 @@ SESSIONS = (
         (
             Batch(times=1, prefill_tokens=256, prefills=1),
             Batch(times=6, decodes=8, kv_tokens=9_000),
+        ),
+    ),
+    (
+        Model(
+            "Qwen3-30B-A3B, one of eight ranks",
+            2048,
+            768,
+            32,
+            4,
+            layers=4,
+            qk_norm=True,
+            experts=128,
+            local_experts=16,
+            top_k=8,
+        ),
+        (
+            Batch(times=1, prefill_tokens=1024, prefills=2),
+            Batch(times=1, prefill_tokens=448, prefills=1, decodes=64, kv_tokens=60_000),
+            Batch(times=8, decodes=32, kv_tokens=36_000),
+            Batch(times=3, decodes=1, kv_tokens=2_000),
+        ),
+    ),
+    (
+        Model("Qwen3-32B in fp8, one of two ranks", 5120, 12800, 32, 4, layers=3, fp8=True),
+        (
+            Batch(times=1, prefill_tokens=512, prefills=1),
+            Batch(times=8, decodes=64, kv_tokens=50_000),
+            Batch(times=3, decodes=1, kv_tokens=1_200),
         ),
     ),
 )
@@ -210,16 +243,10 @@ def step(model: Model, batch: Batch, recorder: Recorder) -> None:
         _norm(recorder, tokens, hidden, adds=layer > 0)
         _attention(model, batch, recorder)
         _norm(recorder, tokens, hidden, adds=True)
-        _linear(recorder, tokens, 2 * model.width, hidden)
-        with recorder.op(
-            "_C::silu_and_mul", [[tokens, model.width], [tokens, 2 * model.width]], [BF16, BF16]
-        ):
-            recorder.kernel(
-                "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>, "
-                "true>(c10::BFloat16*, c10::BFloat16 const*, int)",
-                tokens, 6 * tokens * model.width,
-            )  # fmt: skip
-        _linear(recorder, tokens, hidden, model.width)
+        if model.experts:
+            _mixture(model, tokens, recorder)
+        else:
+            _dense(model, tokens, recorder)
     _norm(recorder, tokens, hidden, adds=True)
     sampled = batch.prefills + batch.decodes
     _linear(recorder, sampled, model.vocab, hidden)
@@ -253,11 +280,74 @@ def _linear(recorder: Recorder, rows: int, n_out: int, k_in: int) -> None:
             )  # fmt: skip
 
 
+def _projection(model: Model, recorder: Recorder, rows: int, n_out: int, k_in: int) -> None:
+    """Record a linear layer of a block, in the model's storage type."""
+    if not model.fp8:
+        _linear(recorder, rows, n_out, k_in)
+        return
+    groups, blocks = -(-k_in // 128), -(-n_out // 128)
+    scales = 4 * (rows + blocks) * groups
+    with recorder.op(
+        "vllm::triton_per_token_group_quant_fp8", [[rows, k_in], []], [BF16, SCALAR], ["", "128"]
+    ):
+        recorder.kernel("_per_token_group_quant_fp8", rows * groups, 3 * rows * k_in + scales)
+    with recorder.op(
+        "vllm::w8a8_triton_block_scaled_mm_func",
+        [[rows, k_in], [n_out, k_in], [rows, groups], [blocks, groups], [], []],
+        [FP8, FP8, FLOAT, FLOAT, "ScalarList", SCALAR], ["", "", "", "", "[128, 128]", "15"],
+    ):  # fmt: skip
+        recorder.kernel(
+            "_w8a8_triton_block_scaled_mm", -(-rows // 64) * blocks,
+            rows * k_in + n_out * k_in + scales + 2 * rows * n_out, rows * n_out * k_in,
+        )  # fmt: skip
+
+
+def _dense(model: Model, tokens: int, recorder: Recorder) -> None:
+    _projection(model, recorder, tokens, 2 * model.width, model.hidden)
+    with recorder.op(
+        "_C::silu_and_mul", [[tokens, model.width], [tokens, 2 * model.width]], [BF16, BF16]
+    ):
+        recorder.kernel(
+            "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>, "
+            "true>(c10::BFloat16*, c10::BFloat16 const*, int)",
+            tokens, 6 * tokens * model.width,
+        )  # fmt: skip
+    _projection(model, recorder, tokens, model.hidden, model.width)
+
+
+def _mixture(model: Model, tokens: int, recorder: Recorder) -> None:
+    """Record router, gating and experts; ids of experts of other ranks are -1."""
+    hidden, width, top_k, local = model.hidden, model.width, model.top_k, model.local_experts
+    _linear(recorder, tokens, model.experts, hidden)
+    chosen, logits = [tokens, top_k], [tokens, model.experts]
+    with recorder.op(
+        "_moe_C::topk_softmax", [chosen, chosen, chosen, logits, []],
+        [FLOAT, INT, INT, BF16, SCALAR], ["", "", "", "", "True"],
+    ):  # fmt: skip
+        recorder.kernel(
+            "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16>(int)",
+            tokens, 2 * tokens * model.experts + 8 * tokens * top_k,
+        )  # fmt: skip
+    routed = tokens * top_k * local // model.experts
+    hit = min(local, routed)
+    with recorder.op(
+        "vllm::outplace_fused_experts",
+        [[tokens, hidden], [local, 2 * width, hidden], [local, hidden, width], chosen, chosen, [],
+         [model.experts]],
+        [BF16, BF16, BF16, FLOAT, INT, SCALAR, INT], ["", "", "", "", "", "silu", ""],
+    ):  # fmt: skip
+        for n_out, k_in in ((2 * width, hidden), (hidden, width)):
+            recorder.kernel(
+                "fused_moe_kernel", max(1, -(-routed // 16)) * -(-n_out // 128),
+                2 * (routed * (k_in + n_out) + hit * n_out * k_in), 2 * routed * n_out * k_in,
+            )  # fmt: skip
+
+
 def _attention(model: Model, batch: Batch, recorder: Recorder) -> None:
     tokens, heads, kv_heads, dim = batch.tokens, model.heads, model.kv_heads, model.head_dim
     q, kv = [tokens, heads, dim], [tokens, kv_heads, dim]
     q_width, kv_width = heads * dim, kv_heads * dim
-    _linear(recorder, tokens, q_width + 2 * kv_width, model.hidden)
+    _projection(model, recorder, tokens, q_width + 2 * kv_width, model.hidden)
     if model.qk_norm:
         _norm(recorder, tokens * heads, dim, adds=False)
         _norm(recorder, tokens * kv_heads, dim, adds=False)
@@ -272,7 +362,7 @@ def _attention(model: Model, batch: Batch, recorder: Recorder) -> None:
         )  # fmt: skip
     types = [BF16] * 4
     with recorder.op("vllm::unified_attention_with_output", [q, kv, kv, q], types):
-        cache = [8192, PAGE, kv_heads, dim]
+        cache = [512, PAGE, kv_heads, dim]
         with recorder.op("_C_cache_ops::reshape_and_cache_flash",
                          [kv, kv, cache, cache, [tokens]], [*types, LONG]):  # fmt: skip
             recorder.kernel(
@@ -282,11 +372,20 @@ def _attention(model: Model, batch: Batch, recorder: Recorder) -> None:
             )  # fmt: skip
         causal = batch.prefill_tokens**2 // max(2 * batch.prefills, 1)
         read = batch.prefill_tokens + batch.kv_tokens
-        recorder.kernel(
-            "kernel_unified_attention_2d", tokens,
-            4 * tokens * q_width + 4 * read * kv_width, 4 * q_width * (causal + batch.kv_tokens),
-        )  # fmt: skip
-    _linear(recorder, tokens, model.hidden, q_width)
+        bounds = [batch.prefills + batch.decodes + 1]
+        with recorder.op(
+            "aiter::mha_batch_prefill",
+            [q, cache, cache, bounds, bounds, [-(-read // PAGE)], *[[]] * 9],
+            [BF16, BF16, BF16, INT, INT, INT, *[SCALAR] * 9],
+            ["", "", "", "", "", "", "1024", "4096", "0.", "0.088388347648318447", "0.", "False",
+             "True", "-1", "-1"],
+        ):  # fmt: skip
+            recorder.kernel(
+                "FmhaBatchPrefillWithPagedKVCacheKernel", tokens,
+                4 * tokens * q_width + 4 * read * kv_width,
+                4 * q_width * (causal + batch.kv_tokens),
+            )  # fmt: skip
+    _projection(model, recorder, tokens, model.hidden, q_width)
 
 
 def lines(recorders: list[Recorder]) -> Iterator[str]:

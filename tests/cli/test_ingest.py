@@ -35,9 +35,9 @@ def cut(tmp_path):
 def test_people_see_the_funnel_the_operators_and_the_classes(run):
     result = run("ingest", SAMPLE)
     assert result.exit_code == 0
-    assert "synthetic_serving.json.gz: 1,442 kernels on modelled GPU" in result.stdout
+    assert "synthetic_serving.json.gz: 2,722 kernels on modelled GPU" in result.stdout
     assert "operator or class known" in result.stdout
-    assert "silu_and_mul          119    619 µs   1.9 %" in result.stdout
+    assert "silu_and_mul                 155    750 µs   1.8 %" in result.stdout
     assert "gemm_dense" in result.stdout
     assert "1 added to the store" in result.stdout
 
@@ -50,12 +50,12 @@ def test_programs_get_one_object_with_the_promised_fields(run):
         "path", "format", "events", "kernels", "gpu_ns", "launched_ns", "attributed_ns",
         "shaped_ns", "trace_coverage", "dropped",
     }  # fmt: skip
-    assert data["files"][0]["kernels"] == 1442
-    assert data["operators"][1] == {
-        "operator": "fused_add_rms_norm", "calls": 238, "gpu_ns": 812_884,
-        "share": pytest.approx(812_884 / data["files"][0]["gpu_ns"]),
+    assert data["files"][0]["kernels"] == 2722
+    assert data["operators"][3] == {
+        "operator": "fused_add_rms_norm", "calls": 414, "gpu_ns": 1_287_194,
+        "share": pytest.approx(1_287_194 / data["files"][0]["gpu_ns"]),
     }  # fmt: skip
-    assert data["classes"][0] == {"class": "gemm_dense", "calls": 511, "gpu_ns": 24_650_468}
+    assert data["classes"][0] == {"class": "gemm_dense", "calls": 692, "gpu_ns": 27_163_364}
     assert {
         "operator": "silu_and_mul", "axes": {"rows": 64, "width": 12288}, "dtype": "bf16",
         "calls": 32, "gpu_ns": 101_760,
@@ -132,11 +132,13 @@ def test_a_store_builds_its_own_catalogue(run, tmp_path):
     result = run("shapes", "build", "--out", tmp_path / "out", "--limit", 4, "--json")
     files = json.loads(result.stdout)["data"]["files"]
     assert [(file["operator"], file["shapes"]) for file in files] == [
-        ("fused_add_rms_norm", 4), ("rms_norm", 4), ("silu_and_mul", 4)
+        ("block_scaled_mm", 4), ("fused_add_rms_norm", 4), ("fused_moe", 4),
+        ("moe_topk_gating_softmax", 4), ("reshape_and_cache", 4), ("rms_norm", 4),
+        ("silu_and_mul", 4), ("unified_attention", 4),
     ]  # fmt: skip
     assert (tmp_path / "out" / "silu_and_mul.csv").read_text().count("\n") == 5
     listed = json.loads(run("shapes", "list", "--weights", "store", "--json").stdout)
-    assert len(listed["data"]["shapes"]) == 38
+    assert len(listed["data"]["shapes"]) == 108
 
 
 def test_one_shape_is_shown_by_the_beginning_of_its_id(run):
