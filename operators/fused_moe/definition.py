@@ -98,10 +98,9 @@ def match(call, step):
     # vllm::moe_forward(Tensor x, Tensor router_logits, ...): holds its weights itself
     if call.name in ("vllm::moe_forward", "vllm::moe_forward_shared"):
         (tokens, hidden), (_, experts) = call.dims[:2]
-        return _workload(
-            (tokens, hidden, experts, UNKNOWN, UNKNOWN, UNKNOWN, "skewed"), dtype=UNKNOWN
-        )
-    return None if call.name else _workload([UNKNOWN] * len(AXES), dtype=UNKNOWN)
+        unknown = [UNKNOWN] * 3  # how many experts are local, top_k and their width
+        return _workload(tokens, hidden, experts, *unknown, "skewed", dtype=UNKNOWN)
+    return None if call.name else _workload(*[UNKNOWN] * len(AXES), dtype=UNKNOWN)
 
 
 def _fused(call):
@@ -115,11 +114,11 @@ def _fused(call):
     # a map of the model's experts to local ones, where these are but a part
     maps = [call.dims[i] for i in further if len(call.dims[i]) == 1 and call.dtype(i) == "int32"]
     experts = maps[0][0] if maps else local
-    sizes = (tokens, hidden, experts, local, top_k, width, "skewed")
-    return _workload(sizes, call.dtype(0))
+    sizes = (tokens, hidden, experts, local, top_k, width)
+    return _workload(*sizes, "skewed", dtype=call.dtype(0))
 
 
-def _workload(sizes, dtype):
+def _workload(*sizes, dtype):
     axes = dict(zip(AXES, sizes, strict=True))
     return Workload(operator="fused_moe", axes=axes, dtype=dtype)
 
@@ -173,11 +172,12 @@ DEFINITION = Operator(
     ),
     small=(
         # rows scatter where few products make them up: a width of some 200 keeps them in the gate
-        _workload((17, 128, 8, 8, 2, 256, "skewed"), "bf16"),
-        _workload((1, 256, 16, 16, 4, 200, "skewed"), "bf16"),  # most experts are empty
-        _workload((24, 136, 16, 4, 4, 232, "skewed"), "bf16"),  # other ranks hold most experts
-        _workload(
-            (40, 128, 4, 4, 2, 264, "hot"), "bf16"
-        ),  # more rows of one expert than a tile has
+        _workload(17, 128, 8, 8, 2, 256, "skewed", dtype="bf16"),
+        # most experts are empty
+        _workload(1, 256, 16, 16, 4, 200, "skewed", dtype="bf16"),
+        # other ranks hold most experts, some tokens have none here
+        _workload(24, 136, 16, 4, 4, 232, "skewed", dtype="bf16"),
+        # more rows of one expert than a tile has
+        _workload(40, 128, 4, 4, 2, 264, "hot", dtype="bf16"),
     ),
 )

@@ -1,11 +1,12 @@
 """Attention of ragged queries over a paged KV cache: prefill, decode, or both in one batch.
 
-    out[t, a] = sum_n softmax_n(q[t, a] . k[n, g] / sqrt(head_dim)) v[n, g],  g = a kv_heads // heads
+    out[t, a] = sum_n softmax_n(q[t, a] . k[n, g] / sqrt(head_dim)) v[n, g],  g = a G // H
 
-Sequence i has S = cu_q[i + 1] - cu_q[i] queries and L = kv_lens[i] keys, new ones included; token n
-lies in page table[i, n // page], row n % page. Causality is aligned to the end: query j (from 0)
-sees keys 0 to L - S + j; a window keeps the last `window` of them (0: no window). S = 0 emits
-nothing. An fp8 cache holds k / k_scale and v / v_scale. Sinks, soft caps and ALiBi are not part.
+H and G are heads and kv_heads. Sequence i has S = cu_q[i + 1] - cu_q[i] queries and L = kv_lens[i]
+keys, new ones included; token n lies in page table[i, n // page], row n % page. Causality is
+aligned to the end: query j (from 0) sees keys 0 to L - S + j; a window keeps the last `window` of
+them (0: no window). S = 0 emits nothing. An fp8 cache holds k / k_scale and v / v_scale. Sinks,
+soft caps and ALiBi are not part.
 
 Source: Dao, arXiv:2307.08691, section 2; Kwon et al., arXiv:2309.06180; call signature of vLLM's
 `unified_attention`.
