@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ from atrex import __version__, registry
 from atrex.errors import SetupError, UsageError
 from atrex.model import (
     Candidate,
+    CompileReport,
     DeviceKind,
     Environment,
     Measurement,
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from atrex.trace import IngestReport
 
 __all__ = [
-    "build_shapes", "demo", "doctor", "ingest", "list_operators", "list_shapes", "peaks", "report",
-    "score", "show_operator", "sql",
+    "build_shapes", "compile", "demo", "doctor", "ingest", "list_operators", "list_shapes", "peaks",
+    "report", "score", "show_operator", "sql",
 ]  # fmt: skip
 
 Mode = Literal["quick", "standard", "thorough"]
@@ -205,6 +207,70 @@ def score(
         ).peaks
     _sit(run, _plan(run, operators), measured, opened, progress)
     return report(run.run, store=store)
+
+
+def compile(
+    candidates: Sequence[Path],
+    *,
+    store: Path,
+    operator: str | None = None,
+    shapes: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    operators: tuple[Path, ...] = (),
+    progress: Callable[[Step], None] = lambda step: None,
+) -> list[CompileReport]:
+    """Compile Triton kernels for GPUs that need not be here, and keep what was found.
+
+    Args:
+        candidates: Kernel files.
+        store: Folder of the store, created if there is none.
+        operator: Operator of candidates that do not name one.
+        shapes: ``all``, ``top:N`` or workload ids; by default the three heaviest of each dtype,
+            and a reduced one.
+        targets: Names such as ``sm_90a``; by default Hopper, Blackwell and MI300.
+        operators: Further operator folders.
+        progress: Told before each workload.
+
+    Raises:
+        UsageError: A file, operator, shape or target does not exist, or a kernel is not in Triton.
+        SetupError: torch or Triton is missing.
+    """
+    _need_torch()
+    from atrex.backends.triton_compile.plan import left_out, workloads
+    from atrex.backends.triton_compile.session import Compilation
+    from atrex.backends.triton_compile.targets import DEFAULT_TARGETS, target
+    from atrex.store import Store
+    from atrex.store.files import stamp
+
+    known = registry.operators(operators)
+    chosen = [target(name) for name in dict.fromkeys(targets or DEFAULT_TARGETS)]
+    described = _described(candidates, operator, operators)
+    planned = workloads(described, known, registry.bundled_shapes(known.values()), shapes)
+    opened, environment, reports = Store(store), _environment(), []
+    pairs = [each.supports(one.dtype) for _, mine in planned for one in mine for each in chosen]
+    count = itertools.count()
+
+    def told(text: str) -> None:
+        progress(Step(run="", done=next(count), total=sum(pairs), text=text))
+
+    with (
+        tempfile.TemporaryDirectory(prefix="atrex-") as scratch,
+        Compilation(Path(scratch)) as compilation,
+    ):
+        for candidate, mine in planned:
+            of = known[candidate.operator]
+            launches = tuple(compilation.launches(candidate, of, mine, chosen, progress=told))
+            report = CompileReport(
+                stamp=stamp(),
+                environment=environment,
+                candidate=candidate,
+                targets=tuple(each.name for each in chosen),
+                left_out=left_out(mine, chosen),
+                launches=launches,
+            )
+            opened.add_compiled(report)
+            reports.append(report)
+    return reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,6 +249,8 @@ class Measurement(Record, frozen=True, kw_only=True):
         baselines_ns: Screening median of every baseline that was correct.
         baselines_failed: Why the others are no denominator.
         sol_ns: T_sol, the attainable time.
+        flop: FLOPs by pipe that the workload cannot avoid.
+        moved_bytes: Bytes that must be read or written.
         s: min(1, T_sol / T) if ok; 0 for a negative outcome; None if untimed or not run.
         overhead_bound: Whether the roof lies below ten launch floors.
         compile_ns: What building the candidate took.
@@ -281,6 +283,8 @@ class Measurement(Record, frozen=True, kw_only=True):
     baselines_ns: dict[str, int] = {}
     baselines_failed: dict[str, str] = {}
     sol_ns: int | None = None
+    flop: dict[str, int] = {}
+    moved_bytes: int | None = None
     s: float | None = None
     overhead_bound: bool | None = None
     kernel_share: float | None = None
@@ -414,3 +418,78 @@ class TraceSummary(Record, frozen=True, kw_only=True):
     repaired: dict[str, int]
     truncated: bool
     schema_version: int = SCHEMA_VERSION
+
+
+class CompiledLaunch(Record, frozen=True, kw_only=True):
+    """One kernel that a workload's host code launches, compiled for a target and not run.
+
+    Attributes:
+        kernel: Its name; "" for what went wrong on the host.
+        place: ``"file.py:34"``: its definition, or the line that is wrong.
+        arguments: Types of the arguments by name; ``%16`` marks pointers and integers that the
+            launch shows to be multiples of 16.
+        constants: Values that it was specialised to, 1 among them wherever an integer is 1.
+        error: Why it does not compile, or what it needs and the target has not; "" if it fits.
+        autotuned: Whether an autotuner tried it, as one configuration of several.
+        passed_over: Whether it fails and the autotuner has another that does not.
+        registers: Of a thread; vector registers on AMD.
+        spill_store_bytes, spill_load_bytes: Moved by a thread's instructions that spill.
+        shared_bytes: Shared memory of a block.
+        tensor_memory_columns: Of an SM's tensor memory; 0 where there is none.
+        tensor_core: Tensor core instructions in the code by family.
+        async_copies: Asynchronous copies to shared memory in the code by kind.
+        compile_ns: From source to machine code.
+        binary_bytes: Size of the binary.
+    """
+
+    workload: Workload
+    target: str
+    kernel: str = ""
+    place: str = ""
+    arguments: dict[str, str] = {}
+    constants: dict[str, str | int | float | bool | None] = {}
+    num_warps: int | None = None
+    num_stages: int | None = None
+    error: str = ""
+    autotuned: bool = False
+    passed_over: bool = False
+    registers: int | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+    shared_bytes: int | None = None
+    shared_limit_bytes: int | None = None
+    tensor_memory_columns: int | None = None
+    tensor_core: dict[str, int] = {}
+    async_copies: dict[str, int] = {}
+    compile_ns: int | None = None
+    binary_bytes: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it compiles and fits."""
+        return not self.error
+
+
+class CompileReport(Record, frozen=True, kw_only=True):
+    """What compiling one candidate found.
+
+    Attributes:
+        stamp: When, sortable.
+        environment: Where; the versions of Triton and torch decide the figures.
+        targets: Names of the targets.
+        left_out: Dtypes that a target lacks, whose workloads it was not asked for, in words.
+        launches: By target, workload and order of launch.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    stamp: str
+    environment: Environment
+    candidate: Candidate
+    targets: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    launches: tuple[CompiledLaunch, ...]
+
+    @property
+    def failures(self) -> tuple[CompiledLaunch, ...]:
+        """Launches that do not compile or fit, and that nothing makes up for."""
+        return tuple(each for each in self.launches if not (each.ok or each.passed_over))

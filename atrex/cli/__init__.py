@@ -16,6 +16,7 @@ COMMANDS = (
     "ops",
     "shapes",
     "score",
+    "compile",
     "peaks",
     "report",
     "sql",

@@ -25,7 +25,7 @@ from atrex.judge import procfs, sandbox
 from atrex.judge.channel import PAYLOAD_BYTES
 from atrex.model import Record
 
-Flavour = Literal["native", "numba", "torch", "inductor", "triton", "cuda"]
+Flavour = Literal["native", "numba", "torch", "inductor", "triton", "cuda", "compile"]
 
 CONTROL_FD = 3  # in every worker: the channel; the arenas follow
 MAX_FDS = 64
@@ -97,6 +97,10 @@ def preload(flavour: Flavour) -> None:
     torch.set_num_interop_threads(1)
     torch.set_grad_enabled(False)
     torch.nn.functional.silu(torch.ones(8, dtype=torch.bfloat16)).float().sum().item()
+    if flavour == "compile":
+        from atrex.backends.triton_compile import launches
+
+        launches.preload()
     if flavour == "inductor":
         import torch._dynamo
         import torch._inductor.compile_fx

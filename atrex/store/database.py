@@ -35,7 +35,8 @@ PER_RUN = (
     "run", "seen_environment", "candidate", "shape", "measurement", "latest_measurement", "score",
     "source",
 )  # fmt: skip
-WHOLE = ("peak", "trace", "fact", "unattributed", "workload", "built")
+WHOLE = ("peak", "trace", "fact", "unattributed", "compiled", "workload", "built")
+PARTS = ("facts", "peaks", "compiled")  # folders of a store beside its runs
 READABLE = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
 _NAME = re.compile(r"[a-z_]+")
 
@@ -59,7 +60,7 @@ class State:
 
     Attributes:
         form: Digest of the schema and the version of atrex.
-        parts: Digest of facts and peaks.
+        parts: Digest of facts, peaks and compilations.
         runs: Digest of every run.
     """
 
@@ -77,7 +78,7 @@ def state(folder: Path) -> State:
     """Look at a store's files, without reading them."""
     return State(
         form=short_hash([SCHEMA.read_text(), atrex.__version__]),
-        parts=_listing([*folder.glob("facts/[!.]*"), *folder.glob("peaks/[!.]*")]),
+        parts=_listing(path for name in PARTS for path in folder.glob(f"{name}/[!.]*")),
         runs={
             path.name: _listing([path / name for name in run_files.FILES])
             for path in run_files.folders(folder / "runs")

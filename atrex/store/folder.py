@@ -1,4 +1,4 @@
-"""The store: one folder that keeps runs, facts and peaks, and the database built from them."""
+"""The store: one folder that keeps all results, and the database built from them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 from atrex.errors import DataError, SetupError, UsageError
 from atrex.model import (
     SCHEMA_VERSION,
+    CompileReport,
     Environment,
     Measurement,
     Peak,
@@ -143,7 +144,7 @@ class Store:
             run_files.compact(folder)
         return len(waiting)
 
-    # facts and peaks
+    # facts, peaks and compilations
 
     def add_trace(
         self, summary: TraceSummary, facts: pl.DataFrame, unattributed: pl.DataFrame
@@ -170,6 +171,14 @@ class Store:
     def peaks(self, device: str) -> list[Peak]:
         """Return a device's newest peak of every pipe and kind."""
         return parts.newest_peaks(parts.peak_parts(self._peaks), device)
+
+    def add_compiled(self, report: CompileReport) -> None:
+        """Record what compiling a candidate found; earlier ones are kept."""
+        parts.add_compiled(self._compiled, report)
+
+    def compiled(self) -> list[CompileReport]:
+        """Read what compiling found, oldest first."""
+        return parts.compiled(self._compiled)
 
     # the database
 
@@ -212,6 +221,10 @@ class Store:
     @property
     def _peaks(self) -> Path:
         return self.path / "peaks"
+
+    @property
+    def _compiled(self) -> Path:
+        return self.path / "compiled"
 
     def _database_folder(self) -> Path:
         try:

@@ -1,4 +1,4 @@
-"""Immutable parts: the facts of each trace, and the measured peaks of each machine.
+"""Immutable parts: facts of each trace, measured peaks of each machine, what compiling found.
 
 A part's header names its files by content and is written last. So a part appears, or is replaced,
 at once: a reader sees all of the old one or all of the new one.
@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from atrex.model import SCHEMA_VERSION, Environment, Peak, Record, TraceSummary
+from atrex.model import (
+    SCHEMA_VERSION,
+    CompileReport,
+    Environment,
+    Peak,
+    Record,
+    TraceSummary,
+)
 from atrex.store import files
 
 if TYPE_CHECKING:
@@ -101,3 +108,14 @@ def newest_peaks(parts: Iterable[PeaksPart], device: str) -> list[Peak]:
             if peak.device == device:
                 newest[peak.pipe, peak.kind] = peak
     return list(newest.values())
+
+
+def add_compiled(folder: Path, report: CompileReport) -> None:
+    """Record what compiling a candidate found; earlier ones are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(folder / f"{report.stamp}.json", msgspec.json.encode(report))
+
+
+def compiled(folder: Path) -> list[CompileReport]:
+    """Read all reports of compilers, oldest first."""
+    return [files.decode(path, CompileReport) for path in sorted(folder.glob("*.json"))]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from atrex.model import Environment, Record, Run, Shape
+from atrex.model import CompileReport, Environment, Record, Run, Shape
 from atrex.store import frames, parts, runs
 from atrex.store.scores import scores
 
@@ -22,16 +22,18 @@ def tables(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, pl.Data
     """Yield rows of the tables that come from records; no frame is empty.
 
     Args:
-        folder: The store, for its facts and peaks.
+        folder: The store, for its parts.
         folders: The runs that are wanted.
     """
     headers = [runs.header(path) for path in folders]
     live = {path.name: runs.read(path) for path in folders if not _compacted(path).exists()}
     peak_parts = parts.peak_parts(folder / "peaks")
+    compiled = parts.compiled(folder / "compiled")
     found: dict[str, list[dict[str, Any]]] = {
         "seen_environment": [
             *(_environment(run.run, run.environment) for run in headers),
             *(_environment("", part.environment) for part in peak_parts),
+            *(_environment("", report.environment) for report in compiled),
         ],
         "run": [_run(run, live[run.run].torn_bytes if run.run in live else 0) for run in headers],
         "candidate": [row for run in headers for row in _candidates(run)],
@@ -46,6 +48,7 @@ def tables(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, pl.Data
             for part in peak_parts
             for peak in part.peaks
         ],
+        "compiled": [row for report in compiled for row in _compiled(report)],
         "trace": [_flat(part.summary) for part in parts.traces(folder / "facts")],
     }
     for table, rows in found.items():
@@ -113,6 +116,22 @@ def _candidates(run: Run) -> Iterator[dict[str, Any]]:
             "candidate": candidate.name,
             "candidate_sha": candidate.source_sha,
             **flat,
+        }
+
+
+def _compiled(report: CompileReport) -> Iterator[dict[str, Any]]:
+    for number, launch in enumerate(report.launches):
+        yield {
+            "stamp": report.stamp,
+            "line": number,
+            "environment": report.environment.id,
+            "candidate": report.candidate.name,
+            "candidate_sha": report.candidate.source_sha,
+            "workload": launch.workload.id,
+            "operator": launch.workload.operator,
+            "axes": _json(launch.workload.axes),
+            "dtype": launch.workload.dtype,
+            **_flat(launch, skip=("workload",)),
         }
 
 

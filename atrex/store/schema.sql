@@ -3,14 +3,14 @@
 
 create table built (                 -- one row: digests of what this database was built from
     form varchar,                    -- this file, and the version of atrex
-    parts varchar                    -- names, sizes and times of the files of facts and peaks
+    parts varchar                    -- names, sizes and times of the files that are no run's
 );
 
 create table source (                -- the same for each run
     run varchar, digest varchar
 );
 
-create table seen_environment (      -- run is empty for an environment that peaks came from
+create table seen_environment (      -- run is empty where peaks or compilations came from
     run varchar, environment varchar,
     device varchar, kind varchar, cpu varchar, cores integer, kernel varchar, python varchar,
     atrex varchar, torch varchar, triton varchar, numba varchar, compiler varchar,
@@ -57,7 +57,8 @@ create table measurement (           -- every attempt
     time_ns bigint, low_ns bigint, high_ns bigint, noise double,
     samples_ns bigint[], baseline_samples_ns bigint[], first_ns bigint, verified bigint,
     baseline varchar, baseline_ns bigint, baselines_ns varchar, baselines_failed varchar,
-    sol_ns bigint, s double, overhead_bound boolean, kernel_share double, attribution varchar,
+    sol_ns bigint, flop varchar, moved_bytes bigint,
+    s double, overhead_bound boolean, kernel_share double, attribution varchar,
     max_abs_error double, max_rel_error double, first_mismatch bigint[],
     peak_bytes bigint, baseline_peak_bytes bigint, compile_ns bigint, prepare_ns bigint,
     stop_reason varchar, stage_ns varchar
@@ -95,6 +96,21 @@ create table unattributed (
     trace varchar, kernel varchar, class varchar, calls bigint, gpu_ns bigint
 );
 
+create table compiled (              -- kernels compiled for a target, whether or not it was there
+    stamp varchar, line bigint,      -- when, and place in that report
+    environment varchar, candidate varchar, candidate_sha varchar,
+    workload varchar, operator varchar, axes varchar, dtype varchar,
+    target varchar, kernel varchar, place varchar,
+    arguments varchar, constants varchar,        -- what the launch was specialised to
+    num_warps integer, num_stages integer,
+    error varchar,                   -- empty where it compiles and fits
+    autotuned boolean, passed_over boolean,
+    registers integer, spill_store_bytes bigint, spill_load_bytes bigint,
+    shared_bytes bigint, shared_limit_bytes bigint, tensor_memory_columns integer,
+    tensor_core varchar, async_copies varchar,   -- instructions by family and kind
+    compile_ns bigint, binary_bytes bigint
+);
+
 create view environment as
 select distinct * exclude (run) from seen_environment;
 
@@ -107,6 +123,8 @@ from (
     select workload, operator, axes, dtype from measurement
     union all
     select workload, operator, axes, dtype from fact where workload <> ''
+    union all
+    select workload, operator, axes, dtype from compiled
 )
 group by workload;
 
@@ -166,6 +184,11 @@ from (
 create view latest_peak as
 select * from peak
 qualify row_number() over (partition by device, pipe, kind order by stamp desc) = 1;
+
+-- What the newest compilation of each candidate found for each workload and target.
+create view latest_compiled as
+select * from compiled
+qualify rank() over (partition by candidate_sha, workload, target order by stamp desc) = 1;
 
 create view outcome_count as
 select run, candidate, outcome, count(*) as workloads, sum(weight) as weight

@@ -2,7 +2,7 @@ import polars as pl
 import pytest
 
 from atrex.errors import DataError
-from atrex.model import Peak, TraceSummary
+from atrex.model import Candidate, CompiledLaunch, CompileReport, Peak, TraceSummary
 from atrex.store import files
 
 SUMMARY = TraceSummary(
@@ -92,3 +92,38 @@ def test_the_newest_peak_of_each_pipe_counts(store, records):
     found = {p.pipe: p.value for p in store.peaks("Testor 9000, 2 cores")}
     assert found == {"memory": 2e10, "vector": 1e9}
     assert store.read("latest_peak").height == 3
+
+
+def report(records, stamp, errors, sha="c0ffee"):
+    return CompileReport(
+        stamp=stamp, environment=records.environment, targets=("sm_90a",),
+        candidate=Candidate(name="fast", path="fast.py", operator="norm", backend="triton",
+                            source_sha=sha),
+        launches=tuple(
+            CompiledLaunch(workload=records.workload(number), target="sm_90a", kernel="norm_kernel",
+                           registers=32, tensor_core={"HGMMA": 4}, error=error)
+            for number, error in enumerate(errors, start=1)
+        ),
+    )  # fmt: skip
+
+
+def test_what_compiling_found_comes_back_and_can_be_asked_for(store, records):
+    store.add_compiled(report(records, "20260101T000000000-a", ["", "needs more"]))
+    (found,) = store.compiled()
+    assert [launch.error for launch in found.failures] == ["needs more"]
+    table = store.query(
+        "select line, dtype, compiled.kernel, registers, tensor_core->>'HGMMA', error "
+        "from compiled join workload using (workload, dtype) "
+        "join environment using (environment) order by line"
+    )
+    assert table.rows == [
+        (0, "bf16", "norm_kernel", 32, "4", ""), (1, "bf16", "norm_kernel", 32, "4", "needs more"),
+    ]  # fmt: skip
+
+
+def test_the_newest_compilation_of_a_candidate_counts_for_each_workload(store, records):
+    store.add_compiled(report(records, "20260101T000000000-a", ["old", "kept"]))
+    store.add_compiled(report(records, "20260102T000000000-b", ["new"]))
+    store.add_compiled(report(records, "20260101T000000000-c", ["other"], sha="0ther"))
+    errors = store.query("select error from latest_compiled order by error").rows
+    assert errors == [("kept",), ("new",), ("other",)]
