@@ -12,6 +12,8 @@ import streamlit as st
 
 PAGES = (
     st.Page("views/overview.py", title="Overview", default=True),
+    st.Page("views/roofline.py", title="Roofline"),
+    st.Page("views/operators.py", title="Operator"),
     st.Page("views/run.py", title="Run"),
 )
 

@@ -96,7 +96,7 @@ def time_treemap(frame: pl.DataFrame) -> go.Figure:
     figure.add_trace(_colour_bar())
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
-    _finish(figure, height=480)
+    finish(figure, height=480)
     return figure.update_layout(
         margin={"l": 0, "r": 0, "t": 8, "b": 0}, uniformtext={"minsize": 10, "mode": "hide"}
     )
@@ -226,7 +226,7 @@ def coverage_funnel(frame: pl.DataFrame) -> go.Figure:
     )
     figure.update_xaxes(title="Share of GPU time", range=[0, 1.0], tickformat=".0%")
     figure.update_yaxes(autorange="reversed", ticklabelstandoff=8)
-    return _finish(figure, height=250)
+    return finish(figure, height=250)
 
 
 def outcomes(frame: pl.DataFrame) -> go.Figure:
@@ -243,8 +243,8 @@ def outcomes(frame: pl.DataFrame) -> go.Figure:
             orientation="h",
             y=[""],
             x=[row["weight"]],
-            name=f"{_words(outcome)} ({count})",
-            text=[f"{_words(outcome)} {weight}"],
+            name=f"{in_words(outcome)} ({count})",
+            text=[f"{in_words(outcome)} {weight}"],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
@@ -253,13 +253,13 @@ def outcomes(frame: pl.DataFrame) -> go.Figure:
                 "pattern": {"shape": OUTCOME_PATTERN.get(outcome, "x"), **HATCH},
                 "line": {"width": 1, "color": "rgba(128,128,128,0.35)"},
             },
-            hovertemplate=f"{_words(outcome)}: {weight} of the catalogue's weight, "
+            hovertemplate=f"{in_words(outcome)}: {weight} of the catalogue's weight, "
             f"{count} workload{'s' * (count != 1)}<extra></extra>",
         )
     figure.update_layout(barmode="stack", uniformtext={"minsize": 10, "mode": "hide"})
     figure.update_xaxes(title="Weight in the catalogue", range=[0, 1], tickformat=".0%")
     figure.update_yaxes(showticklabels=False)
-    return _finish(figure, height=190, legend=True)
+    return finish(figure, height=190, legend=True)
 
 
 def share_of_roofline(frame: pl.DataFrame) -> go.Figure:
@@ -278,7 +278,7 @@ def share_of_roofline(frame: pl.DataFrame) -> go.Figure:
             x=shown.to_list(),
             y=part["y"].to_list(),
             mode="markers",
-            name=_words(outcome),
+            name=in_words(outcome),
             customdata=part["workload"].to_list(),
             marker={
                 "size": 10,
@@ -308,7 +308,7 @@ def share_of_roofline(frame: pl.DataFrame) -> go.Figure:
         range=[len(set(labels)) - 0.5, -0.5],
         ticklabelstandoff=8,
     )
-    return _finish(figure, height=130 + 26 * frame.height, legend=True)
+    return finish(figure, height=130 + 26 * frame.height, legend=True)
 
 
 def _share_hover(row: dict[str, Any]) -> str:
@@ -316,7 +316,7 @@ def _share_hover(row: dict[str, Any]) -> str:
     return "<br>".join(
         (
             f"<b>{plain(row['label'])}</b>",
-            f"{_words(row['outcome'])}, S {units.share(row['s'])} {interval}",
+            f"{in_words(row['outcome'])}, S {units.share(row['s'])} {interval}",
             f"time {units.time(row['time_ns'])}, attainable {units.time(row['sol_ns'])}, "
             f"n = {row['n'] or 0:,}",
             f"weight {units.percent(row['weight'])}",
@@ -365,7 +365,7 @@ def sample_histogram(frame: pl.DataFrame) -> go.Figure:
     beyond = f"; last bin: {overflow:,} beyond it too" if overflow else ""
     figure.update_xaxes(title=f"Time of a call, {unit}{beyond}")
     figure.update_yaxes(title="Samples")
-    return _finish(figure, height=320, legend=True)
+    return finish(figure, height=320, legend=True)
 
 
 def _edges(frame: pl.DataFrame) -> tuple[list[float], int]:
@@ -408,7 +408,7 @@ def sample_order(frame: pl.DataFrame) -> go.Figure:
         )
     figure.update_xaxes(title="Place in run order")
     figure.update_yaxes(title=f"Time of a call, {unit}")
-    return _finish(figure, height=320, legend=True)
+    return finish(figure, height=320, legend=True)
 
 
 def _arms(frame: pl.DataFrame) -> Sequence[str]:
@@ -425,11 +425,13 @@ def _time_unit(ns: float) -> tuple[float, str]:
     return (1e3, "µs") if ns < 1e8 else (1e6, "ms")
 
 
-def _words(name: str) -> str:
+def in_words(name: str) -> str:
+    """Write a name of a closed set as words: ``out of memory``."""
     return plain(name.replace("_", " "))
 
 
-def _finish(figure: go.Figure, *, height: int, legend: bool = False) -> go.Figure:
+def finish(figure: go.Figure, *, height: int, legend: bool = False) -> go.Figure:
+    """Give a figure what all have in common."""
     figure.update_layout(
         height=height,
         margin={"l": 8, "r": 28, "t": 36 if legend else 8, "b": 8},

@@ -202,6 +202,8 @@ class Session:
             first_mismatch=correct.index,
             peak_bytes=correct.peak_bytes,
             sol_ns=roof.sol_ns,
+            flop=task.cost.flop,
+            moved_bytes=task.cost.bytes,
             overhead_bound=roof.overhead_bound,
             compile_ns=artefact.compile_ns,
         )

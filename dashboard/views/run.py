@@ -155,7 +155,13 @@ def _filtered(
 
 def _shares(answer: shell.Answer) -> None:
     st.subheader("Share of roofline by workload")
-    heaviest = answer.frame.head(MOST_ROWS)
+    shares = answer.frame.filter(pl.col("s").is_not_null() | (pl.col("method") != "interpreter"))
+    interpreted = answer.frame.height - shares.height
+    if interpreted:
+        st.info(f"{interpreted} workloads were judged in the interpreter: they have no time.")
+    if shares.is_empty():
+        return
+    heaviest = shares.head(MOST_ROWS)
     st.caption(
         f"{heaviest.height} of {answer.frame.height} measurements, by weight, with their 95 % "
         "intervals; what is not ok counts as 0. Click a point to see its samples."

@@ -52,6 +52,7 @@ LARGE_RUN = "20260304T110000Z-3333dd"
 C_SHA = "c1" * 32
 TORCH_SHA = "d2" * 32
 SILU_SHA = "e3" * 32
+TRITON_SHA = "f4" * 32
 TRACE = "00112233aabbccdd"
 SYNTHETIC = "5566778899aabbcc"
 HOSTILE_KERNEL = "<img src=x onerror=alert(1)> [click](http://example.invalid) $x$ :red[y]"
@@ -90,6 +91,10 @@ SHAPES = (
     shape(silu(64), "decode", 360, 1_000_000),
     shape(rms_norm(8), "decode", 740, 500_000),
 )
+
+
+def elements(workload: Workload) -> int:
+    return int(workload.axes["rows"]) * int(workload.axes["width"])
 
 
 def samples(median_ns: int, n: int) -> tuple[int, ...]:
@@ -133,6 +138,8 @@ def timed(
         baseline_ns=baseline_ns,
         baselines_ns={"eager": baseline_ns, "compiled": baseline_ns * 2},
         sol_ns=sol_ns,
+        flop={"vector": 4 * elements(workload)},
+        moved_bytes=4 * elements(workload),
         s=min(1.0, sol_ns / time_ns) if outcome is Outcome.OK else 0.0,
         overhead_bound=sol_ns < 20_000,
         attribution=attribution
@@ -234,6 +241,21 @@ def full(path: Path) -> Path:
     old = run(OLD_RUN, (RMS_C,), environment=OLDER_ENVIRONMENT)
     fill(store, old, [timed(rms_norm(64), 60_000, run=OLD_RUN, baseline_ns=90_000, sol_ns=30_000)])
     fill(store, run(RUN, (RMS_C, RMS_TORCH, SILU_C)), MEASUREMENTS)
+    return path
+
+
+def interpreted(path: Path) -> Path:
+    """A run of a Triton kernel on a machine without a GPU: correct and untimed."""
+    store = Store(path)
+    header = run(RUN, (candidate("triton_kernel", TRITON_SHA, "rms_norm", "triton"),))
+    fill(store, header, [
+        Measurement(
+            run=RUN, workload=rms_norm(rows), candidate="triton_kernel", candidate_sha=TRITON_SHA,
+            attempt=1, environment=ENVIRONMENT.id, outcome=Outcome.OK, method="interpreter",
+            reason="on 2 reduced shapes in the interpreter", attribution=LIBRARY,
+        )
+        for rows in (2048, 64, 8)
+    ])  # fmt: skip
     return path
 
 

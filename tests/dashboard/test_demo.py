@@ -45,7 +45,7 @@ def test_the_honest_kernel_passes_and_its_twin_is_refused(demo):
 
 def test_the_trace_the_run_and_the_peaks_are_in_the_store(demo):
     _, answer, store = demo
-    assert answer["data"]["traces"][0]["kernels"] == 1442
+    assert answer["data"]["traces"][0]["kernels"] == 2722
     counts = store.query(
         "select (select count(*) from trace), (select count(*) from latest_measurement), "
         "(select count(*) > 5 from latest_peak), (select kind from run)"

@@ -30,7 +30,8 @@ PLOT = ".js-plotly-plot .main-svg"
 # the time written on the outermost tile of the treemap
 SHOWN_TIME = """time => [...document.querySelectorAll('.js-plotly-plot')]
     .some(plot => plot.data[0].type === 'treemap' && plot.data[0].text[0].startsWith(time))"""
-PAGES = {"overview": "", "run": "run"}
+PAGES = {"overview": "", "roofline": "roofline", "operators": "operators", "run": "run"}
+TITLES = {"overview": "Overview", "roofline": "Roofline", "operators": "Operator", "run": "Run"}
 VIEWPORTS = {"wide": (1400, 900), "narrow": (820, 1100)}
 
 pytestmark = [
@@ -91,7 +92,7 @@ def visit(browser, url):
 
     def respond(response):
         # Streamlit looks for its own base path below the address of a page before it asks the root
-        probe = re.search(r"/run/_stcore/(health|host-config)$", response.url)
+        probe = re.search(r"/(run|roofline|operators)/_stcore/(health|host-config)$", response.url)
         if response.status >= 400 and not probe:
             wrong.append(f"{response.status} {response.url}")
 
@@ -158,8 +159,15 @@ def test_every_page_is_drawn_in_both_themes_and_at_two_sizes(visit, page, size, 
     SCREENSHOTS.mkdir(exist_ok=True)
     path = SCREENSHOTS / f"{page}-{size}-{theme}.png"
     shown.screenshot(path=path)
-    assert shown.locator("h1").inner_text() == page.capitalize()
+    assert shown.locator("h1").inner_text() == TITLES[page]
     assert path.stat().st_size > 20_000
+
+
+def test_the_other_view_of_the_roofline_comes_by_link(visit):
+    page = settled(visit("roofline?baselines=yes&view=time"))
+    page.wait_for_selector(".js-plotly-plot .scatterlayer .trace", timeout=30_000)
+    assert page.get_by_text("memory roof, measured: 21.0 GB/s").count() == 1
+    assert page.get_by_text("fastest baseline").count() == 1
 
 
 def test_a_filter_goes_into_the_url_and_the_back_button_takes_it_back(visit):
