@@ -39,6 +39,7 @@ def peak(pipe):
 @pytest.fixture(scope="module")
 def device():
     opened = CudaDevice(FAKE, flavour="triton")
+    vars(opened)["_wall_noise_ns"] = 1e9  # a busy host delays requests as it likes
     yield opened
     opened.close()
 
@@ -182,7 +183,7 @@ def test_handwritten_kernels_of_gpu_languages_are_baselines(device):
 
 def test_the_script_for_a_gpu_runs_to_its_end_on_the_fake(tmp_path):
     script = Path(__file__).parents[1] / "gpu" / "run.py"
-    command = [sys.executable, str(script), "--fake", "--seconds", "20", "--out", str(tmp_path)]
+    command = [sys.executable, str(script), "--fake", "--seconds", "4", "--out", str(tmp_path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
     assert answer.returncode == 0, answer.stderr
     report = json.loads(next(tmp_path.glob("*.json")).read_text())

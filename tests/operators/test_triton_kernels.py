@@ -22,6 +22,7 @@ KERNELS = {
     for path in sorted(registry.content("operators").glob("*/triton_kernel.py"))
 }
 TWINS = Path(__file__).parent / "twins"
+SLOW = pytest.mark.slow  # all twins but the first of each operator
 
 
 def twins_of(name):
@@ -61,9 +62,9 @@ def test_a_kernel_is_correct_and_does_its_own_work(session, name, dtype):
 @pytest.mark.parametrize(
     ("name", "twin"),
     [
-        pytest.param(name, twin, id=f"{name}-{twin['why']}")
+        pytest.param(name, twin, id=f"{name}-{twin['why']}", marks=SLOW if place else ())
         for name in KERNELS
-        for twin in twins_of(name)
+        for place, twin in enumerate(twins_of(name))
     ],
 )
 def test_a_kernel_with_one_mistake_is_incorrect(session, name, twin, tmp_path):

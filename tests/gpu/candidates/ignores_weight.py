@@ -1,4 +1,4 @@
-# expected: incorrect:value or incorrect:precision
+# expected: incorrect
 """rms_norm without the weight."""
 
 import triton
