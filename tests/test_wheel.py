@@ -53,7 +53,7 @@ def test_an_installed_wheel_lists_operators_and_ingests_without_torch(wheel, tmp
     trace = next(content.rglob("_content/traces/synthetic_serving.json.gz"))
     returned, ingested = atrex("ingest", trace, "--store", tmp_path / "store")
     assert returned == 0
-    assert ingested["data"]["files"][0]["kernels"] == 1442
+    assert ingested["data"]["files"][0]["kernels"] == 2722
     kernel = next(content.rglob("_content/operators/rms_norm/c_kernel.py"))
     returned, refused = atrex("score", kernel, "--store", tmp_path / "store")
     assert returned == 3
