@@ -225,7 +225,7 @@ def match(call, step):
         (tokens, heads, head_dim), (_, kv_heads, _) = call.dims[:2]
         page, cache = _beside(kv_heads, head_dim, step)
         window = 0 if "PagedKvCausal" in call.kernels[0] else UNKNOWN
-        seqs = UNKNOWN if step.sequences is None else step.sequences
+        seqs = step.sequences or UNKNOWN  # a dummy batch counts none
         dtype = _cached(call.dtype(3), cache)
         return _call(tokens, seqs, (heads, kv_heads, head_dim, page, window), dtype, step)
     return None
@@ -249,13 +249,14 @@ def _cached(dtype, cache):
 def _call(tokens, seqs, sizes, dtype, step):
     """Add what the step tells of lengths: its sums are drawn from named profiles."""
     q_lens = kv_lens = UNKNOWN
-    if step.query_tokens is not None:
-        tokens = step.query_tokens
-    if seqs == 1 or tokens == seqs:
-        q_lens = tokens // seqs
+    tokens = step.query_tokens or tokens  # what the dims have beyond is padding
+    if seqs == 1:
+        q_lens = tokens
+    elif seqs == tokens:
+        q_lens = 1
     elif seqs != UNKNOWN:
         q_lens = f"total:{tokens}@{MIXED_PROMPTS}"
-    if step.kv_tokens is not None:
+    if step.kv_tokens:
         same = step.kv_tokens == tokens  # nothing was cached before
         profile = MIXED_PROMPTS if same else PURE_CONTEXTS
         kv_lens = f"total:{step.kv_tokens}@{profile}"
