@@ -336,8 +336,10 @@ DEFINITION = Operator(
         # a chunk beside decodes, a sequence without queries, lengths at the edges of pages
         _small(5, 4, 2, 64, 16, 0, "7-1-0-1-1", "39-16-20-17-31", "bf16"),
         _small(2, 8, 1, 128, 16, 0, "19-33", "19-64", "bf16"),  # one prompt whole, one chunked
-        _small(3, 6, 2, 72, 16, 9, "1-5-17", "40-9-30", "bf16"),  # window, three heads a group
+        # three heads a group; windows begin far behind the first key, and in unlike blocks of keys
+        _small(3, 6, 2, 72, 16, 9, "1-5-17", "140-9-270", "bf16"),
         _small(1, 2, 2, 64, 1, 0, 1, 70, "bf16"),  # pages of one token
+        _small(2, 4, 2, 256, 64, 0, "35-1", "35-90", "bf16"),  # wide heads
         _small(3, 4, 2, 64, 16, 0, "1-9-3", "45-25-3", "bf16/fp8_e4m3fn"),
         _small(2, 8, 2, 128, 64, 0, 1, "65-3", "bf16/fp8_e4m3fn"),
         _small(2, 4, 4, 64, 16, 0, "12-1", "28-33", "fp16"),

@@ -23,7 +23,9 @@ TUNABLES = {
     "num_warps": (4, (2, 4, 8)),
     "num_stages": (2, (1, 2, 3, 4)),
 }
-LEAST_ROWS = 16  # of a tensor core's tile
+LEAST = 16  # of a tensor core's tile
+WIDE = 128  # head sizes above take fewer keys and more warps: registers would spill on sm_90a, and
+# keys and values of one block would not fit gfx942's 64 KiB
 LOG2E = 1.4426950408889634
 
 
@@ -116,8 +118,10 @@ def run(
     _, page, kv_heads, _ = k_cache.shape
     group = heads // kv_heads
     wanted = min(TUNABLES["rows"][0], triton.next_power_of_2(max_q_len * group))
-    rows = max(LEAST_ROWS, triton.next_power_of_2(group), wanted)
+    rows = max(LEAST, triton.next_power_of_2(group), wanted)
     queries_each = rows // group
+    dim = triton.next_power_of_2(head_dim)
+    parts = max(1, dim // WIDE)
     grid = (triton.cdiv(max_q_len, queries_each), kv_lens.shape[0], kv_heads)
     attention_kernel[grid](
         q,
@@ -140,8 +144,8 @@ def run(
         queries_each,
         QUANTISED=k_scale is not None,
         ROWS=rows,
-        KEYS=TUNABLES["keys"][0],
-        DIM=triton.next_power_of_2(head_dim),
-        num_warps=TUNABLES["num_warps"][0],
+        KEYS=max(LEAST, TUNABLES["keys"][0] // parts),
+        DIM=dim,
+        num_warps=min(8, TUNABLES["num_warps"][0] * parts),
         num_stages=TUNABLES["num_stages"][0],
     )
