@@ -126,7 +126,10 @@ FORBIDDEN_AFTER = {
     "import atrex.trace, atrex.catalogue, atrex.registry as r; r.operators()": ("torch",),
     "import atrex.store, atrex.charts": ("torch", "streamlit"),
     # the judge on a bare GPU machine: from plan to measurement records
-    "import atrex.registry as r, atrex.judge, atrex.scoring; r.operators()": (
+    "import atrex.judge.session, atrex.judge.devices.cuda, atrex.scoring": (
+        "polars", "duckdb", "streamlit", "plotly", "pandas",
+    ),
+    "import atrex.registry as r; r.operators()": (
         "polars", "duckdb", "streamlit", "plotly", "pandas",
     ),
 }  # fmt: skip
