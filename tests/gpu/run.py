@@ -260,6 +260,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--fake", action="store_true", help="Prove the script, without a device.")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)  # before the minutes on the device, not after
     if arguments.fake:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
         device = CudaDevice(FAKE, flavour="triton")
