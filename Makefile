@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 .PHONY: help demo test check lint format install clean
 help:
 	@echo "make demo    install, then ingest a sample trace and judge two kernels on this CPU"
-	@echo "make test    install, lint, type-check and run the tests (under 5 minutes)"
+	@echo "make test    install, lint, type-check and run the tests (5 to 12 minutes on two cores)"
 	@echo "make check   the slow checks: browser walk, wheel, services"
 	@echo "make format  format the code"
 

@@ -181,6 +181,7 @@ def test_handwritten_kernels_of_gpu_languages_are_baselines(device):
     assert device.architecture == "sm_90a"
 
 
+@pytest.mark.slow
 def test_the_script_for_a_gpu_runs_to_its_end_on_the_fake(tmp_path):
     script = Path(__file__).parents[1] / "gpu" / "run.py"
     command = [sys.executable, str(script), "--fake", "--seconds", "4", "--out", str(tmp_path)]
