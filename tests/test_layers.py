@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 # Each row may import its own row and the rows above it.
 LAYERS = (
-    {"model", "units", "errors"},
+    {"model", "units", "errors", "closing"},
     {"operator", "stats", "hardware", "roofline"},
     {"registry", "lengths", "trace", "workload", "catalogue", "scoring"},
     {"backends", "judge"},

@@ -10,9 +10,8 @@ import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from atrex.closing import Closing
 from atrex.judge.arm import Stopwatch, TimedArm
 from atrex.judge.channel import Fault
 from atrex.judge.desk import Desk
@@ -40,7 +39,7 @@ class Screening:
         return next(iter(self.medians_ns))
 
 
-class Contest:
+class Contest(Closing):
     """A context manager that closes every worker it started.
 
     Args:
@@ -94,20 +93,13 @@ class Contest:
         """Return the peak workspace of a screened baseline."""
         return self._rivals[rival].table.seat.worker.peak_bytes()
 
+    def close(self) -> None:
+        """Kill every worker, and free the desk."""
+        for table in self._tables:
+            table.close()
+        self._desk.close()
+
     def _arm(self, who: Contender, *, verify: bool) -> TimedArm:
         table = Table(who, self._task, self._start, self._secret, self._desk)
         self._tables.append(table)
         return TimedArm(table, self._stopwatch, self._numbers, self._secret, verify=verify)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for table in self._tables:
-            table.close()
-        self._desk.close()

@@ -16,12 +16,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
 from atrex.backends.compiler import Compiler, compile_c
+from atrex.closing import Closing
 from atrex.errors import SetupError
 from atrex.judge import procfs, sandbox
 from atrex.judge.channel import Output, Target
@@ -61,7 +60,7 @@ def build_runner(compiler: Compiler, cache: Path) -> Path:
     return runner
 
 
-class Forkserver:
+class Forkserver(Closing):
     """A forkserver of one flavour, seen from the judge."""
 
     def __init__(self, flavour: Flavour, *, runner: Path | None = None) -> None:
@@ -173,14 +172,3 @@ class Forkserver:
             self._process.wait()
         self._output.close()
         shutil.rmtree(self.home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

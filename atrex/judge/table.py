@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from atrex.closing import Closing
 from atrex.judge.channel import Fault
 from atrex.judge.desk import Desk, Seat
 from atrex.judge.memory import Arena
@@ -18,7 +19,7 @@ Start = Callable[[Contender, tuple[Arena, ...]], Worker]
 LINGER_S = 0.1  # given to threads that outlive a wrong call, to show that they write late
 
 
-class Table:
+class Table(Closing):
     """A contender at a desk, that can be asked for outputs.
 
     Args:
@@ -81,12 +82,6 @@ class Table:
         """Kill the worker, and free the desk if it is the table's own."""
         self.seat.close()
         self._close_desk()
-
-    def __enter__(self) -> Table:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _close_desk(self) -> None:
         if self._owns_desk:

@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from atrex.closing import Closing
 from atrex.errors import SetupError
 from atrex.judge import procfs, sandbox
 from atrex.judge.channel import (
@@ -119,7 +119,7 @@ class Server(Protocol):
         """Return the processes that workers started and left."""
 
 
-class Worker:
+class Worker(Closing):
     """One untrusted process. After a `Fault` it is dead; `close` is always safe."""
 
     def __init__(
@@ -271,17 +271,6 @@ class Worker:
         self._channel.close()
         self._output.close()
         shutil.rmtree(self._home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _arm(self) -> int:
         """Wake the worker if it has a core of its own; return the time from which it is awake.

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 import atrex
+from atrex.closing import Closing
 from atrex.errors import DataError, UsageError
 from atrex.model import short_hash
 from atrex.store import files, rows
@@ -214,7 +214,7 @@ def _load(connection: duckdb.DuckDBPyConnection, table: str, paths: Sequence[Pat
         raise DataError(_first_line(error), where=names[0], remedy="Restore that part.") from error
 
 
-class Reader:
+class Reader(Closing):
     """A connection that can read one database and nothing else; a context manager.
 
     It sees the database as it was when opened.
@@ -281,17 +281,6 @@ class Reader:
     def close(self) -> None:
         """Let go of the database."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @contextmanager

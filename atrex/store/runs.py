@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Literal, Self
+from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 
+from atrex.closing import Closing
 from atrex.errors import DataError, SetupError, UsageError
 from atrex.model import Measurement, Run
 from atrex.store import files
@@ -57,7 +58,7 @@ class Journal:
         return len(self.attempts) - len(self.latest)
 
 
-class RunWriter:
+class RunWriter(Closing):
     """The only writer of a run; a context manager that leaves the run resumable.
 
     Attributes:
@@ -144,17 +145,6 @@ class RunWriter:
             os.close(self._file)
             os.close(self._lock)
             self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def start(runs: Path, run: Run) -> RunWriter:

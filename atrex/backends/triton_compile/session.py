@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from atrex.backends.triton_compile.notes import JOBS, MESSAGES, Job, launches_of, pending_of
 from atrex.backends.triton_compile.targets import Target
+from atrex.closing import Closing
 from atrex.judge.builder import build
 from atrex.judge.channel import Arguments, Fault
 from atrex.judge.channel import Target as Load
@@ -36,7 +36,7 @@ run, prepare = compiling(here.with_name({name!r}), here.parent, {target!r})
 '''
 
 
-class Compilation:
+class Compilation(Closing):
     """Compiles candidates in workers of its own; a context manager.
 
     A crash or a time limit costs the workload that ran into it, and a new worker for the others.
@@ -109,17 +109,6 @@ class Compilation:
     def close(self) -> None:
         """End the workers' server."""
         self._server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _prepared(candidate: Candidate, tasks: Sequence[Task], folder: Path, target: Target) -> Path:
