@@ -10,19 +10,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from atrex.judge.attribution import audited_cases, ending
 from atrex.judge.builder import Artefact
-from atrex.judge.channel import Fault, Target
+from atrex.judge.channel import Fault
 from atrex.judge.generator import Case
 from atrex.judge.table import Start, Table
 from atrex.judge.task import Contender, Task
 from atrex.judge.triton_audit import REPORT, REPORT_BYTES, Report
 from atrex.model import Attribution
-from atrex.operator import Inputs, TensorSpec
+from atrex.operator import Inputs
 
 Outputs = dict[str, Any]
 
@@ -50,10 +48,11 @@ def ablate(
     for task in tasks:
         cases = audited_cases(secret)
         drawn = [(case, task.draw(case, number)) for number, case in enumerate(cases)]
-        with Table(_under(artefact.audit, contender), _reporting(task), start, secret) as table:
+        reporting = task.reporting(REPORT, REPORT_BYTES)
+        with Table(contender.under(artefact.audit), reporting, start, secret) as table:
             right, evidence = _without_torch(table, task, drawn, counts)
         if not evidence:
-            with Table(_under(artefact.ablation, contender), task, start, secret) as table:
+            with Table(contender.under(artefact.ablation), task, start, secret) as table:
                 evidence = _without_kernels(table, task, drawn, right)
         if evidence:
             return _attribution(counts, own=False, evidence=f"{evidence} ({task.workload})")
@@ -64,17 +63,6 @@ def ablate(
         evidence=f"in {calls} calls on {len(tasks)} reduced shapes right without torch's operators "
         "and wrong without its own kernels",
     )
-
-
-def _under(audit: Path, contender: Contender) -> Contender:
-    """Return the candidate as the audit's module runs it."""
-    return replace(contender, target=Target(kind="candidate", path=str(audit)))
-
-
-def _reporting(task: Task) -> Task:
-    """Return a task whose worker has room for the audit's report, like one more output."""
-    outputs = {**task.outputs, REPORT: TensorSpec(shape=(REPORT_BYTES,), dtype="uint8")}
-    return replace(task, operator=replace(task.operator, outputs=lambda workload: outputs))
 
 
 def _without_torch(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import msgspec
+
 from atrex.judge.channel import Fault
 from atrex.judge.gates import Finding
 from atrex.judge.generator import CASES, Case
 from atrex.judge.table import Start, Table
 from atrex.judge.task import Contender, Task
-from atrex.model import Outcome
+from atrex.model import Measurement, Outcome
 
 # A whole shape gets every case up to this many output elements; above, two and one drawn in
 # secret, because fp64 references of large shapes cost more than they tell beside small twins.
@@ -44,6 +46,20 @@ class Correctness:
     max_rel: float = 0.0
     index: tuple[int, ...] | None = None
     peak_bytes: int | None = None
+
+    def recorded(self, blank: Measurement) -> Measurement:
+        """Return a measurement with what was found; a failure has no share of the roofline."""
+        return msgspec.structs.replace(
+            blank,
+            outcome=self.outcome,
+            kind=self.kind,
+            reason=self.reason,
+            cases=self.cases,
+            max_abs_error=self.max_abs,
+            max_rel_error=self.max_rel,
+            first_mismatch=self.index,
+            s=blank.s if self.outcome is Outcome.OK else 0.0,
+        )
 
 
 def verify(

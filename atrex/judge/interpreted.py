@@ -42,19 +42,9 @@ def examine(
         TaskError: A definition is at fault.
     """
     correct = verify(contender, list(tasks), start, secret)
-    result = msgspec.structs.replace(
-        blank,
-        outcome=correct.outcome,
-        kind=correct.kind,
-        reason=correct.reason,
-        cases=correct.cases,
-        max_abs_error=correct.max_abs,
-        max_rel_error=correct.max_rel,
-        first_mismatch=correct.index,
-        compile_ns=artefact.compile_ns,
-    )
+    result = msgspec.structs.replace(correct.recorded(blank), compile_ns=artefact.compile_ns)
     if correct.outcome is not Outcome.OK:
-        return msgspec.structs.replace(result, s=0.0)
+        return result
     evidence = ablate(contender, artefact, tasks, start, secret)
     result = msgspec.structs.replace(result, attribution=evidence)
     if not evidence.own:

@@ -192,14 +192,7 @@ class Session:
         with stages.stage("correctness"):
             correct = self._correctness(contender, candidate, task, secret)
         result = msgspec.structs.replace(
-            blank,
-            outcome=correct.outcome,
-            kind=correct.kind,
-            reason=correct.reason,
-            cases=correct.cases,
-            max_abs_error=correct.max_abs,
-            max_rel_error=correct.max_rel,
-            first_mismatch=correct.index,
+            correct.recorded(blank),
             peak_bytes=correct.peak_bytes,
             sol_ns=roof.sol_ns,
             flop=task.cost.flop,
@@ -208,7 +201,7 @@ class Session:
             compile_ns=artefact.compile_ns,
         )
         if correct.outcome is not Outcome.OK:
-            return msgspec.structs.replace(result, s=0.0)
+            return result
         with stages.stage("audit"):
             try:
                 evidence = self.device.attribute(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,10 @@ class Contender:
     target: Target
     flavour: Flavour
     library: bool = False
+
+    def under(self, audit: Path) -> Contender:
+        """Return the contender as the module of an audit runs it."""
+        return replace(self, target=Target(kind="candidate", path=str(audit)))
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,11 @@ class Task:
             inputs=self.layout | self.inputs,
             outputs=self.outputs,
         )
+
+    def reporting(self, name: str, nbytes: int) -> Task:
+        """Return the task with room for an audit's report, which travels like one more output."""
+        outputs = {**self.outputs, name: TensorSpec(shape=(nbytes,), dtype="uint8")}
+        return replace(self, operator=replace(self.operator, outputs=lambda workload: outputs))
 
     def draw(self, case: Case, number: int) -> Inputs:
         """Draw the hidden inputs of one call."""

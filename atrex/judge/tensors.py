@@ -29,6 +29,13 @@ def torch_dtype(name: str) -> Any:
     }[name]  # fmt: skip
 
 
+def write_bytes(tensor: Any, content: bytes) -> None:
+    """Fill a uint8 tensor of as many elements, wherever it lies."""
+    import torch
+
+    tensor.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+
 def dtype_name(tensor: Any) -> str:
     """Return the storage type of a tensor."""
     return next(name for name in ITEM_BYTES if torch_dtype(name) == tensor.dtype)

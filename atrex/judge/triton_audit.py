@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from atrex.judge.tensors import write_bytes
 from atrex.registry import load_module
 
 REPORT = "audit_report"  # the output that the ledger goes to, beside the candidate's
@@ -141,7 +142,7 @@ def denied(path: Path) -> tuple[Run, Prepare]:
         except Exception:
             if not ledger.native:  # otherwise the verdict is known, whatever became of the call
                 raise
-        _write(report, ledger.encode())
+        write_bytes(report, ledger.encode())
 
     return run, getattr(module, "prepare", None)
 
@@ -253,9 +254,3 @@ def _converts(name: str, arguments: Any, keywords: Any) -> bool:
         to, source = arguments[:2]
         return bool(to.dtype != source.dtype or to.numel() != source.numel())
     return keywords.get("dtype") not in (None, arguments[0].dtype)
-
-
-def _write(report: Any, content: bytes) -> None:
-    import torch
-
-    report.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))

@@ -9,18 +9,17 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from atrex.judge.attribution import audited_cases
 from atrex.judge.builder import Artefact
-from atrex.judge.channel import Fault, Target
+from atrex.judge.channel import Fault
 from atrex.judge.devices.accelerator import Activity, Recording, busy_ns
 from atrex.judge.devices.profiled import OWN, REPORT, REPORT_BYTES, decode
 from atrex.judge.table import Start, Table
 from atrex.judge.task import Contender, Task
 from atrex.model import Attribution, Outcome
-from atrex.operator import TensorSpec
 
 OWN_SHARE = 0.95  # of device time; less is a fallback
 SHOWN = 5  # kernels that the evidence names
@@ -59,11 +58,9 @@ def profile(
     """
     if artefact.profile is None:
         return Evidence(attribution=_declared(contender))
-    outputs = {**task.outputs, REPORT: TensorSpec(shape=(REPORT_BYTES,), dtype="uint8")}
-    reporting = replace(task, operator=replace(task.operator, outputs=lambda workload: outputs))
-    target = Target(kind="candidate", path=str(artefact.profile))
+    reporting = task.reporting(REPORT, REPORT_BYTES)
     recordings = []
-    with Table(replace(contender, target=target), reporting, start, secret) as table:
+    with Table(contender.under(artefact.profile), reporting, start, secret) as table:
         for number, case in enumerate(audited_cases(secret)):
             inputs = task.draw(case, number)
             answer: dict[str, Any] = table.ask(inputs)

@@ -15,6 +15,7 @@ from typing import Any
 
 from atrex.judge.devices import side
 from atrex.judge.devices.accelerator import Accelerator, Activity, ActivityKind, Recording
+from atrex.judge.tensors import write_bytes
 from atrex.registry import load_module
 
 REPORT = "activity_report"  # the output that the rows go to, beside the candidate's
@@ -82,7 +83,7 @@ def profiled(path: Path) -> tuple[Run, Callable[..., Any] | None]:
         with accelerator.recorder() as recorder:
             module.run(**arguments)
             accelerator.synchronise()
-        _write(report, encode(recorder.recording()))
+        write_bytes(report, encode(recorder.recording()))
 
     return run, getattr(module, "prepare", None)
 
@@ -151,12 +152,6 @@ def _mark_native(accelerator: Accelerator) -> None:
             yield
 
     cuda.around_call = around
-
-
-def _write(report: Any, content: bytes) -> None:
-    import torch
-
-    report.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
 def _text(raw: bytes) -> str:
