@@ -45,6 +45,26 @@ def differing(shapes: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
+def workloads(shapes: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Name workloads so that those beside each other are told apart.
+
+    Args:
+        shapes: operator, axes as JSON, and dtype, of each workload.
+    """
+    listed = list(shapes)
+    sizes = differing((operator, axes) for operator, axes, _ in listed)
+    return [
+        f"{operator}, {size}, {dtype}"
+        for (operator, _, dtype), size in zip(listed, sizes, strict=True)
+    ]
+
+
+def heaviest(flop: str | None) -> tuple[str, int]:
+    """Return the pipe with most FLOPs, and these; ``""`` and 0 for a copy. `flop` is JSON."""
+    known: dict[str, int] = json.loads(flop or "{}")
+    return max(known.items(), key=lambda item: item[1], default=("", 0))
+
+
 def spaced(name: str) -> str:
     """Write a name of a closed set as words: ``out of memory``."""
     return name.replace("_", " ")

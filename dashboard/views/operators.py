@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import polars as pl
 import shell
@@ -169,10 +168,10 @@ def _scaling(database: shell.Database, answer: shell.Answer, frame: pl.DataFrame
         st.info("No shape of this choice was timed.")
         return
     peaks = database.ask(PEAKS, device=timed["device"][0]).frame
-    work: list[dict[str, Any]] = [json.loads(text or "{}") for text in timed["flop"]]
+    work = [words.heaviest(text) for text in timed["flop"]]
     drawn = timed.with_columns(
-        pl.Series("pipe", [max(each, key=each.__getitem__, default="") for each in work]),
-        pl.Series("flop", [max(each.values(), default=0) for each in work], dtype=pl.Int64),
+        pl.Series("pipe", [pipe for pipe, _ in work], dtype=pl.String),
+        pl.Series("flop", [flop for _, flop in work], dtype=pl.Int64),
     )
     st.caption(f"{drawn.height} timed shapes with their fastest baselines, above the memory roof.")
     shell.chart(

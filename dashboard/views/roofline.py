@@ -86,23 +86,13 @@ def _filtered(database: shell.Database, run: str) -> shell.Answer:
 def _timed(frame: pl.DataFrame) -> pl.DataFrame:
     """Return what can be drawn: timed, and with the work that the workload cannot avoid."""
     timed = frame.filter(pl.col("time_ns").is_not_null() & pl.col("moved_bytes").is_not_null())
-    work = [_heaviest(text) for text in timed["flop"]]
-    sizes = words.differing(timed.select("operator", "axes").iter_rows())
-    labels = [
-        f"{operator}, {size}, {dtype}"
-        for operator, size, dtype in zip(timed["operator"], sizes, timed["dtype"], strict=True)
-    ]
+    work = [words.heaviest(text) for text in timed["flop"]]
+    labels = words.workloads(timed.select("operator", "axes", "dtype").iter_rows())
     return timed.with_columns(
         pl.Series("pipe", [pipe for pipe, _ in work], dtype=pl.String),
         pl.Series("flop", [flop for _, flop in work], dtype=pl.Int64),
         pl.Series("label", labels, dtype=pl.String),
     )
-
-
-def _heaviest(flop: str | None) -> tuple[str, int]:
-    """Return the pipe with most work, and that work; none for copies."""
-    known: dict[str, int] = json.loads(flop or "{}")
-    return max(known.items(), key=lambda item: item[1]) if known else ("", 0)
 
 
 def _left_out(frame: pl.DataFrame, timed: pl.DataFrame) -> None:

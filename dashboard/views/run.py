@@ -193,11 +193,7 @@ def _open(measurement: str) -> None:
 
 def _labels(frame: pl.DataFrame) -> list[str]:
     """Name measurements by workload, and by candidate where a run has several."""
-    sizes = words.differing(frame.select("operator", "axes").iter_rows())
-    names = [
-        f"{operator}, {size}, {dtype}"
-        for operator, size, dtype in zip(frame["operator"], sizes, frame["dtype"], strict=True)
-    ]
+    names = words.workloads(frame.select("operator", "axes", "dtype").iter_rows())
     if frame["measurement"].str.head(12).n_unique() == frame["operator"].n_unique():
         return names
     return [f"{name} · {who}" for name, who in zip(names, frame["candidate"], strict=True)]

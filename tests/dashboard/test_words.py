@@ -20,6 +20,19 @@ def test_only_axes_that_differ_within_an_operator_are_named_and_the_first():
     assert words.differing(shapes) == ["rows 1", "rows 2", "rows 1"]
 
 
+def test_names_workloads_by_what_tells_them_apart():
+    shapes = [
+        ("rms_norm", '{"rows": 1, "width": 64}', "bf16"),
+        ("rms_norm", '{"rows": 2, "width": 64}', "fp32"),
+    ]
+    assert words.workloads(iter(shapes)) == ["rms_norm, rows 1, bf16", "rms_norm, rows 2, fp32"]
+
+
+def test_finds_the_pipe_with_most_work():
+    assert words.heaviest('{"vector": 7, "bf16": 900}') == ("bf16", 900)
+    assert words.heaviest("{}") == words.heaviest(None) == ("", 0)
+
+
 def test_a_command_can_be_pasted_into_a_shell():
     assert words.command(["score", "my kernel.py"]) == "atrex score 'my kernel.py'"
     assert words.command(["atrex", "demo"]) == "atrex demo"
