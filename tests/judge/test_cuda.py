@@ -21,6 +21,7 @@ from atrex.judge.worker import CallResult
 from atrex.model import Outcome, Peak, Shape, Workload
 
 FAKE = Path(__file__).with_name("fake_accelerator.py")
+CANDIDATES = Path(__file__).parents[1] / "gpu" / "candidates"
 KERNEL = registry.folder("rms_norm") / "triton_kernel.py"
 LENIENT = Rule(seconds=1.5, min_quartets=6, max_quartets=6, stop=9.0, inconclusive=9.0,
                fitness=9.0, fewest=1)  # fmt: skip
@@ -76,20 +77,8 @@ def test_an_honest_kernel_is_timed_and_its_share_is_known(judge):
     assert min(measurement.samples_ns) <= measurement.time_ns <= max(measurement.samples_ns)
 
 
-TORCH = """
-import torch
-OPERATOR = "rms_norm"
-BACKEND = "triton"
-
-def run(x, weight, out, eps, weight_offset, prepared=None):
-    value = x.float()
-    value = value * torch.rsqrt(value.square().mean(-1, keepdim=True) + eps)
-    out.copy_((value * (weight.float() + weight_offset)).to(out.dtype))
-"""
-
-
 def test_torch_in_run_is_a_fallback_with_no_share_of_its_own(judge):
-    measurement = judge(TORCH)
+    measurement = judge((CANDIDATES / "torch_in_run.py").read_text())
     assert measurement.outcome is Outcome.FALLBACK, measurement.reason
     assert measurement.kernel_share == 0.0
     assert measurement.attribution.counts["aten"] > 0

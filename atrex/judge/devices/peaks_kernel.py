@@ -11,7 +11,7 @@ BLOCK = 1024
 
 @triton.jit  # type: ignore[untyped-decorator]
 def chains_kernel(x: Any, steps: Any, BLOCK: tl.constexpr) -> None:
-    """Run eight chains a = a * b + c on every element and store their sum."""
+    """Run eight chains a = a * b + c on every element, and store it with all of them in it."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     b = tl.load(x + index)
     a0, a1, a2, a3 = b, b + 1.0, b + 2.0, b + 3.0
