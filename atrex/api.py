@@ -260,7 +260,7 @@ def compile(
         for candidate, mine in planned:
             of = known[candidate.operator]
             launches = tuple(compilation.launches(candidate, of, mine, chosen, progress=told))
-            report = CompileReport(
+            found = CompileReport(
                 stamp=stamp(),
                 environment=environment,
                 candidate=candidate,
@@ -268,8 +268,8 @@ def compile(
                 left_out=left_out(mine, chosen),
                 launches=launches,
             )
-            opened.add_compiled(report)
-            reports.append(report)
+            opened.add_compiled(found)
+            reports.append(found)
     return reports
 
 

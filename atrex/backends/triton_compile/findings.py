@@ -35,8 +35,9 @@ def diagnosis(error: BaseException, printed: str, source: Path) -> tuple[str, st
 
 def line_of(source: Path, function: str | None, line: int) -> int | None:
     """Return the line of a file on which a line of a function's text stands."""
-    at = source.read_text(errors="replace").find(function) if function and line else -1
-    return source.read_text(errors="replace").count("\n", 0, at) + line if at >= 0 else None
+    text = source.read_text(errors="replace")
+    at = text.find(function) if function and line else -1
+    return text.count("\n", 0, at) + line if at >= 0 else None
 
 
 def reason(error: BaseException) -> str:
