@@ -398,6 +398,7 @@ class TraceSummary(Record, frozen=True, kw_only=True):
         dropped: Events or kernels left out, by reason.
         repaired: Events mended, by kind.
         truncated: Whether the input ended early.
+        rank: Rank in its job, None if not told; world_size: processes of the job.
     """
 
     trace: str
@@ -417,7 +418,37 @@ class TraceSummary(Record, frozen=True, kw_only=True):
     dropped: dict[str, int]
     repaired: dict[str, int]
     truncated: bool
+    rank: int | None = None
+    world_size: int | None = None
     schema_version: int = SCHEMA_VERSION
+
+
+class Deployment(Record, frozen=True, kw_only=True):
+    """GPUs that serve one model, and the traces that stand for them.
+
+    Attributes:
+        gpus: How many; hours_per_day: for how long they work.
+        traces: `TraceSummary.trace` to the file's name without its folder.
+    """
+
+    name: str
+    model: str
+    gpu: str
+    gpus: int
+    hours_per_day: float
+    traces: dict[str, str]
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU hours of a day, wall time."""
+        return self.gpus * self.hours_per_day
+
+
+class Fleet(Record, frozen=True, kw_only=True):
+    """What a fleet file says (METHOD.md section 8); no trace stands in two deployments."""
+
+    schema_version: int = SCHEMA_VERSION
+    deployments: tuple[Deployment, ...]
 
 
 class CompiledLaunch(Record, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from atrex.model import UNKNOWN, Cost, Phase, Workload
@@ -156,6 +156,8 @@ class Call:
         strides: `Input Strides`; empty if not recorded.
         concrete: `Concrete Inputs`, as text.
         grid, block: Launch geometry of the first kernel, in blocks and threads.
+        before, after: Operator or class of the next and of the previous call on the stream, ""
+            where there is none; told only where no inputs are.
     """
 
     name: str
@@ -166,6 +168,8 @@ class Call:
     concrete: tuple[str, ...] = ()
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
+    before: str = ""
+    after: str = ""
 
     def dtype(self, index: int) -> str:
         """Name the dtype of an input, `UNKNOWN` if the trace does not tell."""
@@ -234,6 +238,7 @@ class Step:
         kv_tokens: Sum of KV tokens (sk).
         sequences: Number of sequences.
         siblings: Distinct calls of the same step whose dims are known, in launch order.
+        model: Sizes of the served model on one rank, by axis name; empty if not told.
     """
 
     annotation: str = ""
@@ -243,6 +248,7 @@ class Step:
     kv_tokens: int | None = None
     sequences: int | None = None
     siblings: tuple[Call, ...] = ()
+    model: Mapping[str, int | str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,7 @@ class Calls:
             sequence, name = self._sequences.values[sequence]
             names.append(self._name(name))
         kernels = tuple(reversed(names))
-        grid, block = (_triple(text) for text in self._timeline.geometries.values[geometry])
+        grid, block = (_triple(text) for text in self._timeline.geometries.values[geometry][:2])
         if grid and block and api >= 0 and self._timeline.names.values[api] == THREADS_IN_GRID:
             grid = tuple(-(-g // b) for g, b in zip(grid, block, strict=True))  # type: ignore[assignment]
         call = Call(name="", kernels=kernels, grid=grid, block=block)

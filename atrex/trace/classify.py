@@ -130,7 +130,7 @@ class Classifier:
         if decision.target in self._operators:
             workload, rung = self._matched(decision, stack, call, step, rung)
         if workload is None and decision.rule is not None:
-            workload = self._by_recipe(decision.rule, stack, decision.level)
+            workload = self._by_recipe(decision.rule, stack, decision.level, step)
         if workload is None:
             known = self._operators.get(decision.target)
             axes: dict[str, int | str] = dict.fromkeys(known.axes if known else (), UNKNOWN)
@@ -169,13 +169,15 @@ class Classifier:
         without_grid = self.match(replace(call, grid=None, block=None), step)
         return found, "name" if found == without_grid else "grid"
 
-    def _by_recipe(self, rule: Rule, stack: Sequence[int], level: int) -> Workload | None:
+    def _by_recipe(
+        self, rule: Rule, stack: Sequence[int], level: int, step: Step
+    ) -> Workload | None:
         """Read axes from the innermost operator that the rule can read, at or inside the owner."""
         for signature in reversed(stack[max(level, 0) :]):
             call = self.op_call(signature)
             recipe = rule.recipes.get(call.name)
             if recipe is not None and call.dims:
-                axes, dtype = recipe.read(call)
+                axes, dtype, _ = recipe.read(call, step)
                 return Workload(operator=rule.name, axes=axes, dtype=dtype)
         return None
 

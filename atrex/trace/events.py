@@ -17,7 +17,12 @@ from msgspec import Raw
 NOTHING = Raw(b"")
 
 
-class KernelArgs(msgspec.Struct, frozen=True, gc=False):
+class KernelArgs(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    rename={"shared_memory": "shared memory", "graph_node": "graph node id"},
+):
     """What a kernel or copy says about its launch and place."""
 
     correlation: int | None = None
@@ -25,12 +30,17 @@ class KernelArgs(msgspec.Struct, frozen=True, gc=False):
     stream: int | None = None
     grid: Raw = NOTHING
     block: Raw = NOTHING
+    shared_memory: Raw = NOTHING
+    graph_node: int | None = None
 
 
 class LaunchArgs(msgspec.Struct, frozen=True, gc=False):
-    """What a runtime or driver call says about the work it launched."""
+    """What a runtime or driver call says about the work it launched; only ROCm names the kernel."""
 
     correlation: int | None = None
+    kernel: str = ""
+    grid: Raw = NOTHING
+    block: Raw = NOTHING
 
 
 class OpArgs(
@@ -56,6 +66,7 @@ class Kernel(msgspec.Struct, gc=False):
     """A device kernel."""
 
     name: str = ""
+    pid: Raw = NOTHING
     ts: Raw = NOTHING
     dur: Raw = NOTHING
     args: KernelArgs = KernelArgs()
@@ -64,7 +75,11 @@ class Kernel(msgspec.Struct, gc=False):
 class Copy(msgspec.Struct, gc=False):
     """A device copy or fill."""
 
+    name: str = ""
+    pid: Raw = NOTHING
+    ts: Raw = NOTHING
     dur: Raw = NOTHING
+    args: KernelArgs = KernelArgs()
 
 
 class Launch(msgspec.Struct, gc=False):
@@ -74,6 +89,7 @@ class Launch(msgspec.Struct, gc=False):
     pid: Raw = NOTHING
     tid: Raw = NOTHING
     ts: Raw = NOTHING
+    dur: Raw = NOTHING
     args: LaunchArgs = LaunchArgs()
 
 

@@ -7,24 +7,21 @@ kernel time to the nanosecond.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 
 from atrex.errors import DataError
 from atrex.model import TimeSource, TraceSummary, canonical
 from atrex.operator import Operator
 from atrex.trace.calls import Calls, Group, by_kernel_name
+from atrex.trace.formats import read_recording
+from atrex.trace.recording import Progress, Recording
 from atrex.trace.schema import FACTS, RUNGS, UNATTRIBUTED
-from atrex.trace.source import Source
 from atrex.trace.timeline import NO_LAUNCH, Timeline
-from atrex.trace.window import WINDOW_BYTES, Windows
-
-SYNTHETIC_KEY = "atrex_synthetic"  # top-level key of traces whose times are modelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,45 +52,44 @@ def read_trace(
     path: Path,
     operators: Mapping[str, Operator],
     *,
-    progress: Callable[[int], None] | None = None,
-    window_bytes: int = WINDOW_BYTES,
+    progress: Progress | None = None,
 ) -> Ingested:
-    """Read a kineto trace, JSON or gzipped JSON, as a stream.
+    """Read a trace of any format that `formats` knows, as a stream where the format allows.
 
     Args:
         path: The trace; its content decides the format, not its name.
         operators: Operators to recognise, by name.
         progress: Called with the bytes read since the last call.
-        window_bytes: Text parsed at once; the result does not depend on it.
 
     Raises:
         UsageError: The path is missing.
+        SetupError: The format needs a package that is not installed.
         DataError: The file is no trace, or holds no GPU kernels.
     """
-    source = Source(path, progress)
-    windows = Windows(source, window_bytes)
-    timeline = Timeline()
-    for events in windows:
-        timeline.extend(events)
+    return understand(read_recording(path, progress), operators)
+
+
+def understand(recording: Recording, operators: Mapping[str, Operator]) -> Ingested:
+    """Say what the kernels of a recording were.
+
+    Raises:
+        DataError: It holds no GPU kernels.
+    """
+    timeline = recording.timeline
     if not timeline.kernels:
-        raise _no_kernels(path, timeline, truncated=windows.truncated or source.truncated)
+        raise _no_kernels(recording)
     calls = Calls(timeline, operators)
     groups = calls.groups()
-    header = _header(windows)
-    trace = source.sha256[:16]
-    time_source: TimeSource = "modelled" if SYNTHETIC_KEY in header else "measured"
-    truncated = windows.truncated or source.truncated
-    lost = timeline.lost_kernels + windows.skipped["malformed kernel"]
-    broken = "checksum" in source.damage or "broken" in source.damage
+    time_source: TimeSource = "modelled" if recording.synthetic else "measured"
     return Ingested(
-        summary=_summary(path, trace, timeline, windows, calls, groups, header, truncated),
-        facts=_facts(groups, trace, time_source),
-        unattributed=_unattributed(calls, timeline, trace),
-        copies=timeline.copies,
-        copy_ns=timeline.copy_ns,
+        summary=_summary(recording, calls, groups),
+        facts=_facts(groups, recording.trace, time_source),
+        unattributed=_unattributed(calls, timeline, recording.trace),
+        copies=len(timeline.copies),
+        copy_ns=sum(timeline.copies.duration),
         graph_ns=_graph_ns(calls, timeline),
-        lossless=not (truncated or lost or broken),
-        warnings=_warnings(source, windows, timeline, truncated),
+        lossless=recording.lossless,
+        warnings=_warnings(recording),
     )
 
 
@@ -141,16 +137,8 @@ def _unattributed(calls: Calls, timeline: Timeline, trace: str) -> pl.DataFrame:
     return frame.sort(["gpu_ns", "kernel"], descending=[True, False])
 
 
-def _summary(
-    path: Path,
-    trace: str,
-    timeline: Timeline,
-    windows: Windows,
-    calls: Calls,
-    groups: list[Group],
-    header: dict[str, Any],
-    truncated: bool,
-) -> TraceSummary:
+def _summary(recording: Recording, calls: Calls, groups: list[Group]) -> TraceSummary:
+    timeline = recording.timeline
     kernels = timeline.kernels
     gpu_ns = sum(kernels.duration)
     rung_ns: Counter[str] = Counter()
@@ -161,11 +149,13 @@ def _summary(
     )
     starts_ends = zip(kernels.start, kernels.duration, strict=True)
     return TraceSummary(
-        trace=trace,
-        path=path.name,
-        format="kineto",
-        gpu=_gpu(header, timeline),
-        events=timeline.events + windows.skipped.total(),
+        trace=recording.trace,
+        path=recording.name,
+        format=recording.format,
+        gpu=recording.gpu,
+        rank=recording.rank,
+        world_size=recording.world_size,
+        events=timeline.events,
         kernels=len(kernels),
         gpu_ns=gpu_ns,
         busy_ns=_busy_ns(timeline),
@@ -179,9 +169,9 @@ def _summary(
         shaped_ns=sum(g.gpu_ns for g in groups if g.meaning.shaped),
         rung_ns={rung: rung_ns[rung] for rung in RUNGS if rung_ns[rung]},
         trace_coverage=benchmarkable / gpu_ns if gpu_ns else 0.0,
-        dropped=dict(windows.skipped + timeline.dropped),
-        repaired=dict(windows.repaired),
-        truncated=truncated,
+        dropped=dict(recording.dropped),
+        repaired=dict(recording.repaired),
+        truncated=recording.truncated,
     )
 
 
@@ -210,65 +200,21 @@ def _graph_ns(calls: Calls, timeline: Timeline) -> int:
     )
 
 
-def _header(windows: Windows) -> dict[str, Any]:
-    """Decode the keys before and after the events; a broken part is no loss of facts."""
-    found: dict[str, Any] = {}
-    before = windows.head.rstrip() + b"0}"
-    if windows.head:
-        before = windows.head + b'"traceEvents":0}'
-    after = b'{"traceEvents":0' + windows.tail.rstrip(b"\0 \t\r\n")
-    for text in (before, after):
-        try:
-            value = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(value, dict):
-            found |= value
-    return found
+def _warnings(recording: Recording) -> tuple[str, ...]:
+    found = list(recording.notes)
+    for reason, count in recording.dropped.items():
+        found.append(f"left out: {count} x {reason}")
+    for kind, count in recording.repaired.items():
+        found.append(f"mended: {count} x {kind}")
+    return tuple(f"{recording.name}: {text}" for text in found)
 
 
-def _gpu(header: dict[str, Any], timeline: Timeline) -> str:
-    """Name the device that ran the kernels; some ROCm versions leave the name empty."""
-    properties = header.get("deviceProperties")
-    if not isinstance(properties, list):
-        return ""
-    used = set(timeline.kernels.device)
-    devices = [each for each in properties if isinstance(each, dict)]
-    devices = [each for each in devices if each.get("id") in used] or devices
-    return ", ".join(sorted({str(each.get("name") or _unnamed(each)) for each in devices}))
-
-
-def _unnamed(device: dict[str, Any]) -> str:
-    major, minor = device.get("computeMajor"), device.get("computeMinor")
-    return f"compute {major}.{minor}, {device.get('numSms')} SMs"
-
-
-def _warnings(
-    source: Source, windows: Windows, timeline: Timeline, truncated: bool
-) -> tuple[str, ...]:
-    name = source.path.name
-    found = []
-    if truncated:
-        found.append(
-            f"{name}: the input ends early, after {source.plain_bytes:,} bytes of text; "
-            "complete events were kept"
-        )
-    if source.damage:
-        found.append(f"{name}: {source.damage}")
-    for reason, count in (windows.skipped + timeline.dropped).items():
-        found.append(f"{name}: left out: {count} x {reason}")
-    if windows.first_skipped is not None:
-        found.append(f"{name}: the first malformed event is at byte {windows.first_skipped:,}")
-    for kind, count in windows.repaired.items():
-        found.append(f"{name}: mended: {count} x {kind}")
-    return tuple(found)
-
-
-def _no_kernels(path: Path, timeline: Timeline, *, truncated: bool) -> DataError:
-    if truncated:
+def _no_kernels(recording: Recording) -> DataError:
+    timeline = recording.timeline
+    if recording.truncated:
         return DataError(
             f"the file ends early, before the first GPU kernel ({timeline.events:,} events read)",
-            where=path.name,
+            where=recording.name,
             remedy="Copy it again, or record it again: it was cut while it was written or sent.",
         )
     if timeline.events == 0:
@@ -281,7 +227,7 @@ def _no_kernels(path: Path, timeline: Timeline, *, truncated: bool) -> DataError
         what = f"no GPU kernels among {timeline.events:,} events"
     return DataError(
         what,
-        where=path.name,
+        where=recording.name,
         remedy="Likely causes: CPU activity only (add ProfilerActivity.CUDA), the engine runs in "
         "another process, this rank was not profiled, counters were recorded instead of kernels, "
         "or the work ran on another kind of accelerator.",

@@ -11,54 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cache
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from atrex.errors import DataError
 from atrex.model import UNKNOWN
-from atrex.operator import Call
 from atrex.registry import content
+from atrex.trace.recipes import Recipe
 
 FILES = {"operator_kernels.toml": "operator", "kernel_classes.toml": "class"}  # file: kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How to read axes from the inputs of a CPU operator."""
-
-    dtype: int
-    values: Mapping[str, str]
-
-    def read(self, call: Call) -> tuple[dict[str, int | str], str]:
-        """Return axes and dtype; what the call does not tell is unknown."""
-        axes = {name: _evaluate(text, call) for name, text in self.values.items()}
-        return axes, call.dtype(self.dtype)
-
-
-def _evaluate(text: str, call: Call) -> int | str:
-    try:
-        match text.split():
-            case [term]:
-                return _term(term, call)
-            case [left, "/", right]:
-                dividend, divisor = int(_term(left, call)), int(_term(right, call))
-                return dividend // divisor if dividend % divisor == 0 else UNKNOWN
-            case [left, "-", right]:
-                return int(_term(left, call)) - int(_term(right, call))
-    except (IndexError, ValueError, TypeError, ZeroDivisionError):
-        return UNKNOWN  # the trace recorded fewer or other inputs than the operator has
-    raise DataError(f"no axis recipe: {text!r}", where="data/")
-
-
-def _term(text: str, call: Call) -> int | str:
-    if text.startswith("="):
-        return int(call.concrete[int(text[1:])])
-    index, dot, axis = text.partition(".")
-    if not dot:
-        return int(text) if text.isdigit() else text
-    dims = call.dims[int(index)]
-    return prod(dims[:-1]) if axis == "lead" else int(dims[int(axis)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # hashed by identity
@@ -68,7 +29,9 @@ class Rule:
     Attributes:
         kind: ``"operator"`` or ``"class"``.
         kernels: Matches kernels that begin a call; auxiliary: those that only continue one.
-        ops: Matches CPU operators; recipes: CPU operator to how axes are read.
+        ops: Matches CPU operators.
+        recipes: CPU operator to how axes are read from its inputs.
+        by_kernel: How axes are read from a kernel's name, geometry and place, first that fits.
         examples: Kernel names, as recorded, that the rule must recognise.
     """
 
@@ -79,6 +42,7 @@ class Rule:
     auxiliary: re.Pattern[str]
     ops: re.Pattern[str]
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    by_kernel: tuple[Recipe, ...] = ()
     examples: tuple[str, ...] = ()
 
 
@@ -88,6 +52,10 @@ class Rules:
 
     rules: tuple[Rule, ...]
     containers: re.Pattern[str]
+
+    def named(self, name: str) -> Rule | None:
+        """Return the rule of an operator or class."""
+        return next((rule for rule in self.rules if rule.name == name), None)
 
     def of_op(self, name: str) -> Rule | None:
         """Return the rule that knows a CPU operator."""
@@ -136,11 +104,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _rule(entry: dict[str, Any], kind: str, path: Path) -> Rule:
     try:
-        recipes = {
-            op: Recipe(dtype=recipe["dtype"], values=recipe["values"])
-            for recipe in entry.get("axes", [])
-            for op in recipe["ops"]
-        }
+        recipes = [(table, _recipe(table)) for table in entry.get("axes", [])]
         return Rule(
             name=entry["name"],
             kind=kind,
@@ -148,11 +112,22 @@ def _rule(entry: dict[str, Any], kind: str, path: Path) -> Rule:
             kernels=_patterns(_marked(entry.get("kernels", {}))),
             auxiliary=_patterns(entry.get("auxiliary", [])),
             ops=_names(_marked(entry.get("ops", {}))),
-            recipes=recipes,
+            recipes={op: recipe for table, recipe in recipes for op in table.get("ops", [])},
+            by_kernel=tuple(recipe for _, recipe in recipes if recipe.kernel),
             examples=tuple(entry["examples"]),
         )
     except (KeyError, re.error) as error:
         raise DataError(f"broken rule {entry.get('name')!r}: {error}", where=str(path)) from error
+
+
+def _recipe(table: dict[str, Any]) -> Recipe:
+    return Recipe(
+        values=table["values"],
+        dtype=table.get("dtype", UNKNOWN),
+        kernel=re.compile(table["kernel"]) if "kernel" in table else None,
+        before=frozenset(table.get("before", [])),
+        after=frozenset(table.get("after", [])),
+    )
 
 
 def _marked(marks: dict[str, list[str]]) -> list[str]:

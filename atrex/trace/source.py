@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Generator, Iterator
+from itertools import chain
 from pathlib import Path
 
 from isal import isal_zlib
@@ -37,19 +38,31 @@ class Source:
         self.plain_bytes = 0
         self._progress = progress
         self._hash = hashlib.sha256()
+        self._ahead: Iterator[bytes] = self._read_pieces()
 
     @property
     def sha256(self) -> str:
         """Hex digest of the file as stored; complete once `pieces` is exhausted."""
         return self._hash.hexdigest()
 
+    def beginning(self) -> bytes:
+        """Return the first plain bytes, which `pieces` will still yield; as `pieces` raises."""
+        first = next(self._ahead, b"")
+        self._ahead = chain((first,), self._ahead)
+        return first
+
     def pieces(self) -> Iterator[bytes]:
-        """Yield the plain bytes in pieces of at most `PIECE_BYTES`.
+        """Yield the plain bytes, once, in pieces of at most `PIECE_BYTES`.
 
         Raises:
             UsageError: The path is missing or no file.
             DataError: The file is empty.
         """
+        for piece in self._ahead:
+            self.plain_bytes += len(piece)
+            yield piece
+
+    def _read_pieces(self) -> Iterator[bytes]:
         try:
             self._file = self.path.open("rb")
         except OSError as error:
@@ -63,9 +76,7 @@ class Source:
                     "the file is empty", where=self.path.name, remedy="Record the trace again."
                 )
             pieces = self._members(first) if first.startswith(GZIP) else self._plain(first)
-            for piece in pieces:
-                self.plain_bytes += len(piece)
-                yield piece
+            yield from pieces
             while self._read():  # the hash covers the whole file, whatever follows the data
                 pass
 

@@ -3,7 +3,7 @@
 import pytest
 
 from atrex.model import UNKNOWN
-from atrex.operator import Call
+from atrex.operator import Call, Step
 from atrex.trace.names import normalise_kernel
 from atrex.trace.rules import load_rules
 
@@ -41,9 +41,9 @@ def test_all_thirty_operators_have_a_name_to_be_seen_by():
 def test_gemm_axes_are_read_from_dims(op, dims, axes):
     recipe = next(rule for rule in RULES.rules if rule.name == "gemm_dense").recipes[op]
     types = ("c10::BFloat16",) * 3
-    found, dtype = recipe.read(Call(name=op, kernels=(), dims=dims, types=types))
+    found, dtype, rung = recipe.read(Call(name=op, kernels=(), dims=dims, types=types), Step())
     assert found == dict(zip(("rows", "n_out", "k_in", "batch"), axes, strict=True))
-    assert dtype == "bf16"
+    assert (dtype, rung) == ("bf16", "")
 
 
 def test_heads_of_a_rotary_embedding_are_its_width_over_the_head_size():
@@ -54,8 +54,8 @@ def test_heads_of_a_rotary_embedding_are_its_width_over_the_head_size():
         name="_C::rotary_embedding", kernels=(), dims=((9,), (9, 512), (9, 64), (), (100, 64), ()),
         types=("long int", "c10::Half"), concrete=("", "", "", "64", "", "True"),
     )  # fmt: skip
-    assert recipe.read(call) == (
-        {"tokens": 9, "heads": 8, "kv_heads": 1, "head_dim": 64, "rope_dim": 64}, "fp16"
+    assert recipe.read(call, Step()) == (
+        {"tokens": 9, "heads": 8, "kv_heads": 1, "head_dim": 64, "rope_dim": 64}, "fp16", ""
     )  # fmt: skip
 
 
@@ -63,7 +63,8 @@ def test_an_axis_that_the_trace_does_not_tell_is_unknown_and_never_a_guess():
     recipe = next(rule for rule in RULES.rules if rule.name == "rope").recipes[
         "_C::rotary_embedding"
     ]
-    found, dtype = recipe.read(Call(name="_C::rotary_embedding", kernels=(), dims=((9,),)))
+    call = Call(name="_C::rotary_embedding", kernels=(), dims=((9,),))
+    found, dtype, _ = recipe.read(call, Step())
     assert found == {
         "tokens": 9, "heads": UNKNOWN, "kv_heads": UNKNOWN, "head_dim": UNKNOWN,
         "rope_dim": UNKNOWN,
