@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -44,13 +44,23 @@ class Windows:
         first_skipped: Offset of the first event left out, in plain bytes; None if none was.
     """
 
-    def __init__(self, source: Source, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self,
+        source: Source,
+        window_bytes: int = WINDOW_BYTES,
+        *,
+        many: Callable[[bytes], list[Any]] = decode_events,
+        one: Callable[[bytes], Any] = decode_event,
+    ) -> None:
+        """Decode arrays with `many` and single events with `one`; both raise `Malformed`."""
         self.head = b""
         self.tail = b""
         self.truncated = False
         self.skipped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
         self.first_skipped: int | None = None
+        self._many = many
+        self._one_event = one
         self._source = source
         self._window_bytes = window_bytes
         self._ended = False
@@ -103,7 +113,7 @@ class Windows:
             first_cut = first_cut or start
             text = b"".join((b"[", memoryview(buffer)[:end], b"]"))
             try:
-                return decode_events(text), start
+                return self._many(text), start
             except Malformed as error:
                 if error.trailing and error.at is not None:
                     return self._close(buffer, text.rindex(b"]", 0, error.at))
@@ -117,13 +127,13 @@ class Windows:
     def _close(self, buffer: bytes, bracket: int) -> tuple[list[Any], int]:
         """Decode up to the bracket that ends the array (an index into "[" + buffer)."""
         self._ended = True
-        return decode_events(b"[" + buffer[:bracket]), bracket
+        return self._many(b"[" + buffer[:bracket]), bracket
 
     def _last(self, buffer: bytes) -> list[Any]:
         """Decode what is left when the text ends: the last events, the bracket, other keys."""
         text = b"[" + buffer
         try:
-            events = decode_events(text)
+            events = self._many(text)
         except Malformed as error:
             if not (error.trailing and error.at is not None):
                 return self._slowly(buffer, last=True)
@@ -157,14 +167,14 @@ class Windows:
     def _one(self, text: bytes) -> tuple[Any, int]:
         """Decode one event, mended if need be; return it, or None, and the bytes it took."""
         try:
-            return decode_event(text), len(text)
+            return self._one_event(text), len(text)
         except Malformed as error:
             if error.trailing and error.at is not None:
                 end = text.rfind(b"}", 0, error.at) + 1
-                return decode_event(text[:end]), end
+                return self._one_event(text[:end]), end
             mended, kind = mend(text)
         try:
-            event = decode_event(mended)
+            event = self._one_event(mended)
         except Malformed:
             return None, len(text)
         self.repaired[kind] += 1
