@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from atrex.model import Phase
 from atrex.operator import Call, Operator, Step
+from atrex.trace.capture import Stack, align
 from atrex.trace.classify import Classifier, Decision, Meaning, json_list
-from atrex.trace.join import Steps, enclosing, launch_of_kernels
-from atrex.trace.names import normalise_kernel
-from atrex.trace.timeline import NO_LAUNCH, Interner, Timeline, column
+from atrex.trace.context import Context
+from atrex.trace.join import Steps, enclosing, join
+from atrex.trace.names import normalise_kernel, normalise_op
+from atrex.trace.siblings import recover
+from atrex.trace.timeline import NO_LAUNCH, Geometry, Interner, Signature, Timeline, column
 
+NO_SIGNATURE: Signature = ("", b"", b"", b"", b"")
+NOT_RECORDED: Geometry = (b"", b"", b"")
 THREADS_IN_GRID = "hipExtModuleLaunchKernel"  # reports its grid in threads, all others in blocks
+NOBODY = -1  # no neighbour on the stream, or none needed
 
 
 @dataclass(slots=True)
@@ -31,94 +37,186 @@ class Group:
     gpu_ns: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a kernel came from, as far as the trace, its captures or its siblings tell.
+
+    Attributes:
+        occurrence: Tells one run of the operators in `rows` from another.
+        rows: Operators around its launch, outermost first; stack: their signatures.
+        rung: How they were found, "" if there are none.
+        api, geometry: Name of the launch, -1 if none; grid and block.
+    """
+
+    occurrence: int
+    rows: Stack
+    stack: Stack
+    rung: str
+    api: int
+    geometry: int
+
+
 class Calls:
     """The calls of one trace.
 
     Attributes:
-        launch: Each kernel's row in the launches, `NO_LAUNCH` if it has none.
-        kernel_rule: Each kernel's group, an index into `groups`.
-        groups: Calls by form.
+        joined: The launches of its kernels.
+        call: Each kernel's call.
+        instance: Each kernel's step, as a number from 1 on; 0 outside of any step.
+        group_of_call: Each call's group, once `groups` has run.
+        notes: What captures could not tell, in sentences.
     """
 
-    def __init__(self, timeline: Timeline, operators: Mapping[str, Operator]) -> None:
+    def __init__(
+        self, timeline: Timeline, operators: Mapping[str, Operator], context: Context
+    ) -> None:
         self._timeline = timeline
-        self.launch = launch_of_kernels(timeline)
+        self._model = context.model
         self._classifier = Classifier(timeline, operators)
-        self._decisions: Interner[tuple[Decision, tuple[int, ...]]] = Interner()
-        self._known: dict[tuple[tuple[int, ...], int, int], int] = {}
+        self._decisions: Interner[tuple[Decision, Stack, str]] = Interner()
+        self._known: dict[tuple[Stack, str, int, int], int] = {}
+        self._targets: Interner[str] = Interner()
         self._sequences: Interner[tuple[int, int]] = Interner()  # (all but the last, last kernel)
         self._owner = column()  # by call
         self._step = column()
         self._geometry = column()
         self._sequence = column()
         self._launched_by = column()
+        self._after = column()
+        self._before = column()
         self._gpu_ns = column()
         self._count = column()
+        self.joined = join(timeline)
+        self._find_origins(context)
         self._call_kernels()
+
+    def _find_origins(self, context: Context) -> None:
+        timeline, launch, launches = self._timeline, self.joined.launch, self._timeline.launches
+        rows = sorted({row for row in launch if row != NO_LAUNCH})
+        moments = {row: (launches.thread[row], launches.time[row]) for row in rows}
+        self._around = enclosing(timeline.ops, moments)
+        self._step_of = Steps(timeline, rows, context.steps)
+        self._steps = self._step_of.values
+        aligned = align(
+            timeline, self.joined, lambda row: self._steps[self._step_of.of(row)], context.captures
+        )
+        self._aligned, self.notes = aligned, aligned.notes
+        self._order = sorted(range(len(launch)), key=timeline.kernels.start.__getitem__)
+        self._witness: dict[int, int] = {}
+        wanted = [kernel for kernel, row in enumerate(launch) if row == NO_LAUNCH]
+        if wanted:
+            known = {
+                kernel: tuple(timeline.ops.what[op] for op in self._around[row])
+                for kernel, row in enumerate(launch)
+                if row in self._around
+            }
+            self._witness = recover(timeline, known, wanted)
+            self._place = array("q", bytes(8 * len(launch)))
+            for place, kernel in enumerate(self._order):
+                self._place[kernel] = place
+
+    def _origin(self, kernel: int) -> Origin:
+        kernels, row = self._timeline.kernels, self.joined.launch[kernel]
+        occurrence, rung, geometry = 0, "op_exact", kernels.geometry[kernel]
+        if (member := self._aligned.of(kernel)) is not None:
+            if self._timeline.geometries.values[geometry] == NOT_RECORDED:
+                geometry = member.geometry
+            return Origin(row + 1, member.rows, member.stack, "capture", member.api, geometry)
+        if (witness := self._witness.get(kernel)) is not None:
+            row, rung = self.joined.launch[witness], "sibling"
+            geometry = kernels.geometry[witness]
+            # kernels that run as many places before their witnesses belong together
+            occurrence = self._place[witness] - self._place[kernel] - len(kernels)
+        around = self._around.get(row, ())
+        api = self._timeline.launches.name[row] if row != NO_LAUNCH else -1
+        stack = tuple(self._timeline.ops.what[op] for op in around)
+        return Origin(occurrence, around, stack, rung if stack else "", api, geometry)
 
     def _call_kernels(self) -> None:
         """Give every kernel to a call, in start order."""
-        timeline, kernels = self._timeline, self._timeline.kernels
-        rows = {row for row in self.launch if row != NO_LAUNCH}
-        launches = timeline.launches
-        moments = {row: (launches.thread[row], launches.time[row]) for row in rows}
-        around = enclosing(timeline.ops, moments)
-        steps = Steps(timeline, sorted(rows))
-        self._steps = steps.values
-        of_op: dict[tuple[int, str], int] = {}
+        kernels, launch = self._timeline.kernels, self.joined.launch
+        of_op: dict[tuple[int, int, str], int] = {}
         last: dict[tuple[int, int, str], int] = {}  # latest call by device, stream, target
-        what = timeline.ops.what
+        latest: dict[tuple[int, int], int] = {}  # by device and stream, helpers left out
         self.call = array("q", bytes(8 * len(kernels)))
-        for kernel in sorted(range(len(kernels)), key=kernels.start.__getitem__):
-            row = self.launch[kernel]
-            ops = around.get(row, ())
-            step = steps.of(row) if row != NO_LAUNCH else 0
-            owner = self._decide(tuple(what[op] for op in ops), kernels.name[kernel], step)
+        self.instance = array("q", bytes(8 * len(kernels)))
+        for kernel in self._order:
+            row = launch[kernel]
+            self.instance[kernel] = self._step_of.instance(row)
+            origin, step = self._origin(kernel), self._step_of.of(row)
+            owner = self._decide(origin, kernels.name[kernel], step)
             decision = self._decisions.values[owner][0]
             call = None
-            place = (kernels.device[kernel], kernels.stream[kernel], decision.target)
+            lane = (kernels.device[kernel], kernels.stream[kernel])
+            place = (*lane, decision.target)
             if decision.level >= 0:
-                call = of_op.get((ops[decision.level], decision.target))
+                run = (origin.occurrence, origin.rows[decision.level], decision.target)
+                call = of_op.get(run)
             elif decision.continues:
                 call = last.get(place)
             if call is None:
-                call = self._begin(owner, step, kernels.geometry[kernel], row)
+                call = self._begin(owner, step, origin)
+                self._meet(call, lane, decision.target, latest)
                 if decision.level >= 0:
-                    of_op[ops[decision.level], decision.target] = call
+                    of_op[run] = call
             last[place] = call
             self._sequence[call] = self._sequences.id((self._sequence[call], kernels.name[kernel]))
             self._gpu_ns[call] += kernels.duration[kernel]
             self._count[call] += 1
             self.call[kernel] = call
 
-    def _decide(self, stack: tuple[int, ...], name: int, step: int) -> int:
-        key = (stack, name, step)
+    def _decide(self, origin: Origin, name: int, step: int) -> int:
+        key = (origin.stack, origin.rung, name, step)
         owner = self._known.get(key)
         if owner is None:
-            decision = self._classifier.decide(stack, self._name(name), self._steps[step])
-            owner = self._known[key] = self._decisions.id((decision, stack))
+            decision = self._classifier.decide(origin.stack, self._name(name), self._steps[step])
+            owner = self._known[key] = self._decisions.id((decision, origin.stack, origin.rung))
         return owner
 
     def _name(self, number: int) -> str:
         return normalise_kernel(self._timeline.names.values[number])
 
-    def _begin(self, owner: int, step: int, geometry: int, row: int) -> int:
+    def _begin(self, owner: int, step: int, origin: Origin) -> int:
         self._owner.append(owner)
         self._step.append(step)
-        self._geometry.append(geometry)
+        self._geometry.append(origin.geometry)
         self._sequence.append(-1)
-        self._launched_by.append(-1 if row == NO_LAUNCH else self._timeline.launches.name[row])
+        self._launched_by.append(origin.api)
+        self._after.append(NOBODY)
+        self._before.append(NOBODY)
         self._gpu_ns.append(0)
         self._count.append(0)
         return len(self._owner) - 1
 
+    def _meet(
+        self, call: int, lane: tuple[int, int], target: str, latest: dict[tuple[int, int], int]
+    ) -> None:
+        """Tell a call and the one before it on the stream of each other, where inputs do not."""
+        if self._classifier.transparent(target):
+            return
+        before = latest.get(lane)
+        latest[lane] = call
+        if before is None:
+            return
+        if not self._decisions.values[self._owner[before]][1]:
+            self._before[before] = self._targets.id(target)
+        if not self._decisions.values[self._owner[call]][1]:
+            owner = self._decisions.values[self._owner[before]][0]
+            self._after[call] = self._targets.id(owner.target)
+
+    def shaped_by(self, call: int) -> int:
+        """Return the innermost signature around a call whose dims are known, -1 if none."""
+        stack = self._decisions.values[self._owner[call]][1]
+        return next((each for each in reversed(stack) if self._classifier.op_call(each).dims), -1)
+
     def groups(self) -> list[Group]:
         """Return the calls by form, each form explained once."""
-        self._steps = self._with_siblings()
+        self._steps = self._told_steps()
         found: dict[tuple[int, ...], Group] = {}
         self.group_of_call: list[Group] = []
         columns = (
-            self._owner, self._step, self._geometry, self._sequence, self._launched_by
+            self._owner, self._step, self._geometry, self._sequence, self._launched_by,
+            self._before, self._after,
         )  # fmt: skip
         for key, gpu_ns, count in zip(
             zip(*columns, strict=True), self._gpu_ns, self._count, strict=True
@@ -132,8 +230,8 @@ class Calls:
             self.group_of_call.append(group)
         return list(found.values())
 
-    def _with_siblings(self) -> list[Step]:
-        """Return the forms of steps, each with the distinct operators that it ran.
+    def _told_steps(self) -> list[Step]:
+        """Return the forms of steps, each with the distinct operators that it ran, and the model.
 
         A call does not always tell all of its axes: the KV write beside an attention knows the
         page. What ran outside any step has no siblings.
@@ -143,7 +241,11 @@ class Calls:
             seen = siblings.setdefault(step, {})
             seen.update(dict.fromkeys(self._decisions.values[owner][1]))
         return [
-            replace(step, siblings=self._recorded(siblings.get(number, {}))) if number else step
+            replace(
+                step,
+                siblings=self._recorded(siblings.get(number, {})) if number else (),
+                model=self._model,
+            )
             for number, step in enumerate(self._steps)
         ]
 
@@ -151,19 +253,32 @@ class Calls:
         calls = (self._classifier.op_call(each) for each in signatures)
         return tuple(call for call in calls if call.dims)
 
-    def _explain(self, owner: int, step: int, geometry: int, sequence: int, api: int) -> Group:
-        decision, stack = self._decisions.values[owner]
+    def _explain(
+        self, owner: int, step: int, geometry: int, sequence: int, api: int, before: int, after: int
+    ) -> Group:
+        decision, stack, rung = self._decisions.values[owner]
         names: list[str] = []
         while sequence >= 0:
             sequence, name = self._sequences.values[sequence]
             names.append(self._name(name))
-        kernels = tuple(reversed(names))
+        grid, block = self._blocks(geometry, api)
+        call = Call(
+            name="",
+            kernels=tuple(reversed(names)),
+            grid=grid,
+            block=block,
+            before="" if before == NOBODY else self._targets.values[before],
+            after="" if after == NOBODY else self._targets.values[after],
+        )
+        meaning = self._classifier.explain(decision, stack, rung, call, self._steps[step])
+        return Group(meaning=meaning, phase=self._steps[step].phase)
+
+    def _blocks(self, geometry: int, api: int) -> Sequence[tuple[int, int, int] | None]:
         grid, block = (_triple(text) for text in self._timeline.geometries.values[geometry][:2])
         if grid and block and api >= 0 and self._timeline.names.values[api] == THREADS_IN_GRID:
-            grid = tuple(-(-g // b) for g, b in zip(grid, block, strict=True))  # type: ignore[assignment]
-        call = Call(name="", kernels=kernels, grid=grid, block=block)
-        meaning = self._classifier.explain(decision, stack, call, self._steps[step])
-        return Group(meaning=meaning, phase=self._steps[step].phase)
+            blocks = [-(-g // b) for g, b in zip(grid, block, strict=True)]
+            return (blocks[0], blocks[1], blocks[2]), block
+        return grid, block
 
 
 def _triple(text: bytes) -> tuple[int, int, int] | None:
@@ -173,20 +288,47 @@ def _triple(text: bytes) -> tuple[int, int, int] | None:
     return value[0], value[1], value[2]
 
 
-def by_kernel_name(calls: Calls, timeline: Timeline) -> dict[tuple[str, str], tuple[int, int]]:
-    """Sum kernels outside the operators by (normalised name, class): count and time in ns."""
-    groups = calls.group_of_call
-    sums: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
-    kernels = timeline.kernels
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """How kernels outside the operators were seen, as recorded; "" where nothing was.
+
+    Attributes:
+        kernel: Normalised name.
+        operator: Class, or ``"unknown"``.
+        op: Innermost CPU operator around them whose dims are known, and its inputs.
+    """
+
+    kernel: str
+    operator: str
+    op: str
+    dims: str
+    types: str
+    concrete: str
+    grid: str
+    block: str
+
+
+def outside(calls: Calls, timeline: Timeline) -> dict[Sighting, tuple[int, int]]:
+    """Return count and time in ns of the kernels that no operator claims, by how they were seen."""
+    groups, kernels = calls.group_of_call, timeline.kernels
+    sums: defaultdict[tuple[int, str, int, int], list[int]] = defaultdict(lambda: [0, 0])
     for kernel, call in enumerate(calls.call):
         meaning = groups[call].meaning
         if meaning.kind != "operator":
-            entry = sums[kernels.name[kernel], meaning.operator]
+            seen = calls.shaped_by(call), kernels.geometry[kernel]
+            entry = sums[kernels.name[kernel], meaning.operator, *seen]
             entry[0] += 1
             entry[1] += kernels.duration[kernel]
-    merged: dict[tuple[str, str], tuple[int, int]] = {}
-    for (name, operator), (count, gpu_ns) in sums.items():
-        key = (normalise_kernel(timeline.names.values[name]), operator)
-        before = merged.get(key, (0, 0))
-        merged[key] = (before[0] + count, before[1] + gpu_ns)
+    merged: defaultdict[Sighting, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for (name, operator, signature, geometry), (count, gpu_ns) in sums.items():
+        op, dims, types, _, concrete = (
+            timeline.signatures.values[signature] if signature >= 0 else NO_SIGNATURE
+        )
+        grid, block, _ = timeline.geometries.values[geometry]
+        texts = (text.decode(errors="replace") for text in (dims, types, concrete, grid, block))
+        sighting = Sighting(
+            normalise_kernel(timeline.names.values[name]), operator, normalise_op(op), *texts
+        )
+        before = merged[sighting]
+        merged[sighting] = before[0] + count, before[1] + gpu_ns
     return merged

@@ -16,6 +16,7 @@ from atrex.model import UNKNOWN, Workload
 from atrex.operator import Call, Operator, Step
 from atrex.trace.names import normalise_op
 from atrex.trace.rules import Rule, Rules, load_rules
+from atrex.trace.schema import RUNGS
 from atrex.trace.timeline import Signature, Timeline
 
 NO_LEVEL = -1
@@ -116,25 +117,35 @@ class Classifier:
                 return found
         return None
 
-    def explain(self, decision: Decision, stack: Sequence[int], call: Call, step: Step) -> Meaning:
+    def explain(
+        self, decision: Decision, stack: Sequence[int], rung: str, call: Call, step: Step
+    ) -> Meaning:
         """Find the axes of a whole call.
+
+        Inputs of operators come first; what they leave open is read from the kernel's name, its
+        geometry, its place and the step.
 
         Args:
             decision: Who owns its kernels.
             stack: Signatures around its first kernel, outermost first.
+            rung: How they were found.
             call: Its kernels and launch geometry, without an operator.
             step: The step that launched it.
         """
-        rung = "op_exact" if any(self.op_call(each).dims for each in stack) else "none"
+        if not any(self.op_call(each).dims for each in stack):
+            rung = "none"
+        operator = self._operators.get(decision.target)
         workload: Workload | None = None
-        if decision.target in self._operators:
+        if operator is not None:
             workload, rung = self._matched(decision, stack, call, step, rung)
-        if workload is None and decision.rule is not None:
-            workload = self._by_recipe(decision.rule, stack, decision.level, step)
+        rule = decision.rule or self._rules.named(decision.target)
+        if workload is None and rule is not None:
+            workload = self._by_recipe(rule, stack, decision.level, step)
         if workload is None:
-            known = self._operators.get(decision.target)
-            axes: dict[str, int | str] = dict.fromkeys(known.axes if known else (), UNKNOWN)
+            axes: dict[str, int | str] = dict.fromkeys(operator.axes if operator else (), UNKNOWN)
             workload = Workload(operator=decision.target, axes=axes, dtype=UNKNOWN)
+        if rule is not None:
+            workload, rung = _filled(workload, rung, rule, call, step)
         if decision.target == UNKNOWN:
             kind = "unknown"
         else:
@@ -152,6 +163,10 @@ class Classifier:
             rung=rung,
         )
 
+    def transparent(self, target: str) -> bool:
+        """Whether a class stands between others without telling anything of them."""
+        return target in self._rules.transparent
+
     def _matched(
         self, decision: Decision, stack: Sequence[int], call: Call, step: Step, rung: str
     ) -> tuple[Workload | None, str]:
@@ -164,7 +179,7 @@ class Classifier:
             if found is not None and found.operator == decision.target:
                 return found, rung
         found = self.match(call, step)
-        if found is None or rung == "op_exact" or set(found.axes.values()) == {UNKNOWN}:
+        if found is None or rung != "none" or set(found.axes.values()) == {UNKNOWN}:
             return found, rung
         without_grid = self.match(replace(call, grid=None, block=None), step)
         return found, "name" if found == without_grid else "grid"
@@ -198,6 +213,31 @@ class Classifier:
         if name not in self._of_kernel:
             self._of_kernel[name] = self._rules.of_kernel(name)
         return self._of_kernel[name]
+
+
+def _filled(
+    workload: Workload, rung: str, rule: Rule, call: Call, step: Step
+) -> tuple[Workload, str]:
+    """Fill unknown axes by the first recipe that fits; the rung is the furthest that was needed.
+
+    Axes that the operator does not have are not added to those of its folder.
+    """
+    if workload.complete and workload.axes:
+        return workload, rung
+    for recipe in rule.by_kernel:
+        if not recipe.fits(call):
+            continue
+        axes, dtype, needed = recipe.read(call, step)
+        known = {
+            name: value if value != UNKNOWN else axes.get(name, UNKNOWN)
+            for name, value in (workload.axes or axes).items()
+        }
+        told = workload.dtype if workload.dtype != UNKNOWN else dtype
+        filled = Workload(operator=workload.operator, axes=known, dtype=told)
+        if filled == workload or not needed:
+            return filled, rung
+        return filled, needed if rung == "none" else max(rung, needed, key=RUNGS.index)
+    return workload, rung
 
 
 def _op_call(signature: Signature) -> Call:

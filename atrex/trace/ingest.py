@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import polars as pl
 from atrex.errors import DataError
 from atrex.model import TimeSource, TraceSummary, canonical
 from atrex.operator import Operator
-from atrex.trace.calls import Calls, Group, by_kernel_name
+from atrex.trace.calls import Calls, Group, outside
+from atrex.trace.context import NOTHING, Context
 from atrex.trace.formats import read_recording
 from atrex.trace.recording import Progress, Recording
 from atrex.trace.schema import FACTS, RUNGS, UNATTRIBUTED
@@ -52,6 +53,7 @@ def read_trace(
     path: Path,
     operators: Mapping[str, Operator],
     *,
+    context: Context = NOTHING,
     progress: Progress | None = None,
 ) -> Ingested:
     """Read a trace of any format that `formats` knows, as a stream where the format allows.
@@ -59,6 +61,7 @@ def read_trace(
     Args:
         path: The trace; its content decides the format, not its name.
         operators: Operators to recognise, by name.
+        context: What is known of the trace besides.
         progress: Called with the bytes read since the last call.
 
     Raises:
@@ -66,10 +69,12 @@ def read_trace(
         SetupError: The format needs a package that is not installed.
         DataError: The file is no trace, or holds no GPU kernels.
     """
-    return understand(read_recording(path, progress), operators)
+    return understand(read_recording(path, progress), operators, context)
 
 
-def understand(recording: Recording, operators: Mapping[str, Operator]) -> Ingested:
+def understand(
+    recording: Recording, operators: Mapping[str, Operator], context: Context = NOTHING
+) -> Ingested:
     """Say what the kernels of a recording were.
 
     Raises:
@@ -78,7 +83,7 @@ def understand(recording: Recording, operators: Mapping[str, Operator]) -> Inges
     timeline = recording.timeline
     if not timeline.kernels:
         raise _no_kernels(recording)
-    calls = Calls(timeline, operators)
+    calls = Calls(timeline, operators, context)
     groups = calls.groups()
     time_source: TimeSource = "modelled" if recording.synthetic else "measured"
     return Ingested(
@@ -89,7 +94,7 @@ def understand(recording: Recording, operators: Mapping[str, Operator]) -> Inges
         copy_ns=sum(timeline.copies.duration),
         graph_ns=_graph_ns(calls, timeline),
         lossless=recording.lossless,
-        warnings=_warnings(recording),
+        warnings=_warnings(recording, calls),
     )
 
 
@@ -130,11 +135,14 @@ def _facts(groups: list[Group], trace: str, time_source: TimeSource) -> pl.DataF
 
 def _unattributed(calls: Calls, timeline: Timeline, trace: str) -> pl.DataFrame:
     table = [
-        (trace, name, kind, count, gpu_ns)
-        for (name, kind), (count, gpu_ns) in by_kernel_name(calls, timeline).items()
+        (trace, *astuple(sighting), count, gpu_ns)
+        for sighting, (count, gpu_ns) in outside(calls, timeline).items()
     ]
     frame = pl.DataFrame(table, schema=UNATTRIBUTED, orient="row")
-    return frame.sort(["gpu_ns", "kernel"], descending=[True, False])
+    return frame.sort(
+        ["gpu_ns", *UNATTRIBUTED.names()[1:-2]],
+        descending=[True] + [False] * (len(UNATTRIBUTED) - 3),
+    )
 
 
 def _summary(recording: Recording, calls: Calls, groups: list[Group]) -> TraceSummary:
@@ -162,7 +170,7 @@ def _summary(recording: Recording, calls: Calls, groups: list[Group]) -> TraceSu
         span_ns=max(start + length for start, length in starts_ends) - min(kernels.start),
         launched_ns=sum(
             duration
-            for duration, launch in zip(kernels.duration, calls.launch, strict=True)
+            for duration, launch in zip(kernels.duration, calls.joined.launch, strict=True)
             if launch != NO_LAUNCH
         ),
         attributed_ns=sum(g.gpu_ns for g in groups if g.meaning.kind != "unknown"),
@@ -195,13 +203,13 @@ def _graph_ns(calls: Calls, timeline: Timeline) -> int:
     replays = {number for number, name in enumerate(timeline.names.values) if "GraphLaunch" in name}
     return sum(
         duration
-        for duration, launch in zip(kernels.duration, calls.launch, strict=True)
+        for duration, launch in zip(kernels.duration, calls.joined.launch, strict=True)
         if launch != NO_LAUNCH and launches.name[launch] in replays
     )
 
 
-def _warnings(recording: Recording) -> tuple[str, ...]:
-    found = list(recording.notes)
+def _warnings(recording: Recording, calls: Calls) -> tuple[str, ...]:
+    found = recording.notes + calls.notes
     for reason, count in recording.dropped.items():
         found.append(f"left out: {count} x {reason}")
     for kind, count in recording.repaired.items():

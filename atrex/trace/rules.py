@@ -48,10 +48,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """All rules, in the order they are tried, and the operators that only enclose others."""
+    """All rules, in the order they are tried.
+
+    Attributes:
+        containers: Matches CPU operators that only enclose others.
+        transparent: Classes that tell nothing of the calls beside them on a stream.
+    """
 
     rules: tuple[Rule, ...]
     containers: re.Pattern[str]
+    transparent: frozenset[str] = frozenset()
 
     def named(self, name: str) -> Rule | None:
         """Return the rule of an operator or class."""
@@ -87,12 +93,16 @@ def load_rules() -> Rules:
     folder = content("data")
     rules: list[Rule] = []
     containers: list[str] = []
+    transparent: set[str] = set()
     for file, kind in FILES.items():
         table = _read(folder / file)
         containers += table.get("containers", [])
+        transparent |= set(table.get("transparent", []))
         rules += [_rule(entry, kind, folder / file) for entry in table["rule"]]
     rules.sort(key=lambda rule: rule.priority)
-    return Rules(rules=tuple(rules), containers=_names(containers))
+    return Rules(
+        rules=tuple(rules), containers=_names(containers), transparent=frozenset(transparent)
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

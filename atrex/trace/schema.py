@@ -23,9 +23,15 @@ FACTS = pl.Schema({
 })  # fmt: skip
 
 UNATTRIBUTED = pl.Schema({
-    "trace": pl.String,   # TraceSummary.trace
-    "kernel": pl.String,  # normalised kernel name
-    "class": pl.String,   # class, or "unknown"
-    "calls": pl.Int64,    # kernels of that name
-    "gpu_ns": pl.Int64,   # sum of their durations
+    "trace": pl.String,     # TraceSummary.trace
+    "kernel": pl.String,    # normalised kernel name
+    "class": pl.String,     # class, or "unknown"
+    "op": pl.String,        # innermost CPU operator around it whose dims are known, "" if none
+    "dims": pl.String,      # its inputs as recorded, JSON text, "" if none
+    "types": pl.String,
+    "concrete": pl.String,
+    "grid": pl.String,      # launch geometry as recorded, JSON text, "" if none
+    "block": pl.String,
+    "calls": pl.Int64,      # kernels of that name, operator and geometry
+    "gpu_ns": pl.Int64,     # sum of their durations
 })  # fmt: skip

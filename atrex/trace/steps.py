@@ -7,7 +7,7 @@ wins while the outer one fills what it leaves open.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ ATOM = re.compile(
     r"(?: tok=(?P<tokens>\d+))?"
 )
 CAPTURE = re.compile(r"capture_(?P<tokens>\d+)_\w+")  # capture_8192_PIECEWISE
+LOGGED = re.compile(r"atrex_step\[(\d+)\]")  # the recorder's; its log tells the rest
 DIFFUSION = re.compile(r"execute_diffusion_(?P<sequences>\d+)_\d+x\d+")
 
 MODES: dict[str, Phase] = {
@@ -40,8 +41,15 @@ MODES: dict[str, Phase] = {
 NO_STEP = Step()
 
 
-def parse_step(text: str) -> Step | None:
-    """Return what an annotation says of its step, None if it marks no step that we know."""
+def parse_step(text: str, log: Mapping[int, Step] | None = None) -> Step | None:
+    """Return what an annotation says of its step, None if it marks no step that we know.
+
+    Args:
+        text: The annotation.
+        log: Steps as the engine logged them, by the number that the annotation gives.
+    """
+    if found := LOGGED.match(text):
+        return (log or {}).get(int(found[1]), Step(annotation=text))
     if found := EXECUTE.match(text):
         return _executed(text, found)
     if found := SGLANG.match(text) or ATOM.match(text):

@@ -159,10 +159,23 @@ def test_unknown_kernels_stay_in_the_total_and_are_listed(trace):
     assert found.summary.gpu_ns == 1050
     assert found.summary.attributed_ns == 350
     assert found.summary.trace_coverage == pytest.approx(300 / 1050)
-    assert found.unattributed.drop("trace").rows() == [
+    columns = ("kernel", "class", "calls", "gpu_ns")
+    assert found.unattributed.select(columns).rows() == [
         ("nobody::knows<int>", UNKNOWN, 1, 700),
         ("ncclDevKernel_X", "collective", 1, 50),
     ]
+
+
+def test_an_unknown_kernel_is_listed_with_the_operator_and_geometry_it_was_seen_with(trace):
+    trace.op("my::op_7", dims=[[4, 8], []], types=["float", "Scalar"], concrete=["", "2"])
+    trace.kernel("mine", ns=70, grid=[4, 1, 1], block=[64, 1, 1]).kernel("mine", ns=30)
+    found = ingest(trace.write()).unattributed.drop("trace")
+    assert found.rows() == [
+        ("mine", UNKNOWN, "my::op_7", "[[4, 8], []]", '["float", "Scalar"]', '["", "2"]',
+         "[4, 1, 1]", "[64, 1, 1]", 1, 70),
+        ("mine", UNKNOWN, "my::op_7", "[[4, 8], []]", '["float", "Scalar"]', '["", "2"]',
+         "", "", 1, 30),
+    ]  # fmt: skip
 
 
 def test_kernels_without_a_launch_are_kept_and_counted(trace):
