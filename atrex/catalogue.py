@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from atrex import fleet
 from atrex.errors import DataError, UsageError
-from atrex.model import Shape, TraceSummary, Workload
+from atrex.model import Deployment, Shape, TraceSummary, Workload
 from atrex.operator import Operator
 from atrex.registry import CSV_COLUMNS
+from atrex.stats import CONFIDENCE
 
 if TYPE_CHECKING:
     import polars as pl
+
+WEIGHT_RESAMPLES = 1_000  # Monte-Carlo error of a 95 % bound about 0.04 of its half-width
+WEIGHT_SEED = "weights"  # fixed, so that one store has one interval
 
 
 class FactStore(Protocol):
@@ -32,6 +39,28 @@ class FactStore(Protocol):
 
     def traces(self) -> Sequence[TraceSummary]:
         """Return the summaries of all traces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightInterval:
+    """How far a weight moves with the traces that happened to be recorded.
+
+    Attributes:
+        low, high: 95 % interval by resampling traces within each deployment.
+        traces: Number of traces that could vary, of the deployments it occurs in.
+    """
+
+    low: float
+    high: float
+    traces: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightIntervals:
+    """Intervals by workload id and by operator; one that cannot be known is missing."""
+
+    workloads: dict[str, WeightInterval]
+    operators: dict[str, WeightInterval]
 
 
 def weights(shapes: Iterable[Shape]) -> dict[str, float]:
@@ -49,6 +78,20 @@ def weights(shapes: Iterable[Shape]) -> dict[str, float]:
     if gpu_ns and not total:
         raise DataError("the catalogue holds no GPU time, so nothing has a weight")
     return {workload: time / total for workload, time in gpu_ns.items()}
+
+
+def operator_weights(shapes: Iterable[Shape]) -> dict[str, float]:
+    """Return each operator's share of the catalogue's GPU time, heaviest first.
+
+    Raises:
+        DataError: There are shapes but no GPU time.
+    """
+    known = list(shapes)
+    operator = {shape.workload.id: shape.workload.operator for shape in known}
+    share: defaultdict[str, float] = defaultdict(float)
+    for workload, weight in weights(known).items():
+        share[operator[workload]] += weight
+    return dict(sorted(share.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def build(
@@ -98,24 +141,178 @@ def build(
 
 
 def from_store(
-    store: FactStore, operators: Mapping[str, Operator], *, limit: int | None = None
+    store: FactStore,
+    operators: Mapping[str, Operator],
+    *,
+    limit: int | None = None,
+    deployments: Sequence[Deployment] = (),
 ) -> list[Shape]:
     """Build the catalogue of a store's traces; a shape's source is the trace's file name.
+
+    Args:
+        store: Where the facts are.
+        operators: Operators by name.
+        limit: Most shapes per operator; None keeps all.
+        deployments: A fleet's: calls and times become those of a day, and traces that no
+            deployment names are left out.
+
+    Raises:
+        DataError: No operator in it has every axis known.
+    """
+    return from_facts(
+        store.facts(), store.traces(), operators, limit=limit, deployments=deployments
+    )
+
+
+def from_facts(
+    facts: pl.DataFrame,
+    summaries: Sequence[TraceSummary],
+    operators: Mapping[str, Operator],
+    *,
+    limit: int | None = None,
+    deployments: Sequence[Deployment] = (),
+) -> list[Shape]:
+    """Build the same catalogue of facts that were read already.
 
     Raises:
         DataError: No operator in it has every axis known.
     """
     sources = {
         summary.trace: summary.path.removesuffix(".gz").removesuffix(".json")
-        for summary in store.traces()
+        for summary in summaries
     }
-    shapes = build(store.facts(), operators, sources, limit=limit) if sources else []
+    if deployments:
+        facts = fleet.scale(facts, summaries, deployments)
+    shapes = build(facts, operators, sources, limit=limit) if sources else []
     if not shapes:
+        whose = "the fleet's traces have" if deployments else "the store has"
         raise DataError(
-            "the store has no operator with every axis known",
+            f"{whose} no operator with every axis known",
             remedy="Ingest a trace recorded with record_shapes=True: atrex ingest TRACE.",
         )
     return shapes
+
+
+def weight_intervals(
+    facts: pl.DataFrame,
+    shapes: Sequence[Shape],
+    pools: Sequence[fleet.Pool],
+    *,
+    resamples: int = WEIGHT_RESAMPLES,
+    seed: str = WEIGHT_SEED,
+) -> WeightIntervals:
+    """Resample the traces of each pool with replacement and weigh the catalogue again.
+
+    A pool of one trace cannot vary: what occurs in such pools only has no interval, and of the
+    rest their part is held fixed.
+
+    Args:
+        facts: `atrex.trace.schema.FACTS`, not scaled.
+        shapes: The catalogue, built from those facts.
+        pools: Traces by deployment.
+        resamples: How often.
+        seed: Of the generator.
+
+    Returns:
+        Percentile intervals (METHOD.md section 8).
+    """
+    import polars as pl
+
+    crowd = {trace: pool for pool in pools if len(pool.kernel_ns) > 1 for trace in pool.kernel_ns}
+    if not crowd or not shapes:
+        return WeightIntervals(workloads={}, operators={})
+    drawn = _drawn_factors(pools, resamples, Random(seed))
+    times = _times(facts, {shape.workload.id for shape in shapes}, drawn.columns)
+    resampled = drawn.select(
+        pl.sum_horizontal(pl.col(trace) * ns for trace, ns in own.items()).alias(workload)
+        for workload, own in times.items()
+    )
+    operator = {shape.workload.id: shape.workload.operator for shape in shapes}
+    members: dict[str, list[str]] = {}
+    for workload in times:
+        members.setdefault(operator[workload], []).append(workload)
+    return WeightIntervals(
+        workloads=_bounds(resampled, times, weights(shapes), crowd),
+        operators=_bounds(
+            resampled.select(pl.sum_horizontal(*own).alias(name) for name, own in members.items()),
+            {
+                name: {trace for each in own for trace in times[each]}
+                for name, own in members.items()
+            },
+            operator_weights(shapes),
+            crowd,
+        ),
+    )
+
+
+def _drawn_factors(pools: Sequence[fleet.Pool], resamples: int, random: Random) -> pl.DataFrame:
+    """Draw as many traces of each pool as it has; a row for each resample, a column for each trace.
+
+    A value is the time that one nanosecond of the trace stands for there: 0 where it was not
+    drawn, and always the pool's whole time over the kernel time of what was drawn.
+    """
+    import polars as pl
+
+    columns: dict[str, list[float]] = {}
+    for pool in sorted(pools, key=lambda pool: pool.name):
+        traces = sorted(pool.kernel_ns)
+        columns |= {trace: [0.0] * resamples for trace in traces}
+        for row in range(resamples):
+            times_drawn = Counter(random.choices(traces, k=len(traces)))
+            kernel_ns = sum(pool.kernel_ns[trace] * n for trace, n in times_drawn.items())
+            for trace, n in times_drawn.items():
+                columns[trace][row] = pool.gpu_ns * n / kernel_ns
+    return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Float64))
+
+
+def _times(
+    facts: pl.DataFrame, workloads: Collection[str], traces: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    """Return the GPU time of each workload in each trace that holds it."""
+    import polars as pl
+
+    grouped = (
+        facts.filter(
+            (pl.col("kind") == "operator")
+            & pl.col("workload").is_in(list(workloads))
+            & pl.col("trace").is_in(list(traces))
+        )
+        .group_by("workload", "trace")
+        .agg(pl.col("gpu_ns").sum())
+        .sort("workload", "trace")  # sums of floats are the same in the same order only
+    )
+    found: dict[str, dict[str, int]] = {}
+    for workload, trace, gpu_ns in grouped.iter_rows():
+        found.setdefault(workload, {})[trace] = gpu_ns
+    return found
+
+
+def _bounds(
+    resampled: pl.DataFrame,
+    traces: Mapping[str, Collection[str]],
+    weight: Mapping[str, float],
+    crowd: Mapping[str, fleet.Pool],
+) -> dict[str, WeightInterval]:
+    """Return the bounds of each column's share of its row, where a trace of it could vary."""
+    import polars as pl
+
+    total = resampled.sum_horizontal()
+    shares = resampled.with_columns(pl.all() / total).filter(total > 0)  # no time, no shares
+    tail = (1 - CONFIDENCE) / 2
+    low, high = (
+        shares.select(pl.all().quantile(level, "linear")).row(0, named=True)
+        for level in (tail, 1 - tail)
+    )
+    found = {}
+    for name in resampled.columns:
+        own = {crowd[trace].name: crowd[trace] for trace in traces[name] if trace in crowd}
+        if own:
+            count = sum(len(pool.kernel_ns) for pool in own.values())
+            # rounding must not put a weight outside its own interval
+            found[name] = WeightInterval(
+                low=min(low[name], weight[name]), high=max(high[name], weight[name]), traces=count
+            )
+    return found
 
 
 def find(id: str, shapes: Iterable[Shape]) -> Shape:

@@ -24,7 +24,7 @@ import atrex
 from atrex.closing import Closing
 from atrex.errors import DataError, UsageError
 from atrex.model import short_hash
-from atrex.store import files, rows
+from atrex.store import files, parts, rows
 from atrex.store import runs as run_files
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ PER_RUN = (
     "run", "seen_environment", "candidate", "shape", "measurement", "latest_measurement", "score",
     "source",
 )  # fmt: skip
-WHOLE = ("peak", "trace", "fact", "unattributed", "compiled", "workload", "built")
-PARTS = ("facts", "peaks", "compiled")  # folders of a store beside its runs
+WHOLE = ("peak", "trace", "fact", "unattributed", "deployment", "compiled", "workload", "built")
+PARTS = ("facts/[!.]*", "peaks/[!.]*", "compiled/[!.]*", parts.FLEET)  # all but its runs
 READABLE = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
 _NAME = re.compile(r"[a-z_]+")
 
@@ -60,7 +60,7 @@ class State:
 
     Attributes:
         form: Digest of the schema and the version of atrex.
-        parts: Digest of facts, peaks and compilations.
+        parts: Digest of facts, fleet, peaks and compilations.
         runs: Digest of every run.
     """
 
@@ -78,7 +78,7 @@ def state(folder: Path) -> State:
     """Look at a store's files, without reading them."""
     return State(
         form=short_hash([SCHEMA.read_text(), atrex.__version__]),
-        parts=_listing(path for name in PARTS for path in folder.glob(f"{name}/[!.]*")),
+        parts=_listing(path for pattern in PARTS for path in folder.glob(pattern)),
         runs={
             path.name: _listing([path / name for name in run_files.FILES])
             for path in run_files.folders(folder / "runs")

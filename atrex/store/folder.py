@@ -15,6 +15,7 @@ from atrex.model import (
     SCHEMA_VERSION,
     CompileReport,
     Environment,
+    Fleet,
     Measurement,
     Peak,
     Record,
@@ -144,7 +145,7 @@ class Store:
             run_files.compact(folder)
         return len(waiting)
 
-    # facts, peaks and compilations
+    # facts, fleet, peaks and compilations
 
     def add_trace(
         self, summary: TraceSummary, facts: pl.DataFrame, unattributed: pl.DataFrame
@@ -163,6 +164,14 @@ class Store:
     def unattributed(self) -> pl.DataFrame:
         """Read the kernels of all traces that no operator claims."""
         return self.read("unattributed")
+
+    def set_fleet(self, fleet: Fleet) -> None:
+        """Weigh the traces by a fleet from now on; it replaces an earlier one."""
+        parts.set_fleet(self.path, fleet)
+
+    def fleet(self) -> Fleet | None:
+        """Read the fleet that weighs the traces; None without one."""
+        return parts.fleet(self.path)
 
     def add_peaks(self, peaks: Sequence[Peak], environment: Environment) -> None:
         """Record measured peaks; earlier ones are kept."""

@@ -18,6 +18,7 @@ from atrex.model import (
     SCHEMA_VERSION,
     CompileReport,
     Environment,
+    Fleet,
     Peak,
     Record,
     TraceSummary,
@@ -26,6 +27,8 @@ from atrex.store import files
 
 if TYPE_CHECKING:
     import polars as pl
+
+FLEET = "fleet.json"  # beside the folders of parts: a store has one, and a new one replaces it
 
 
 class TracePart(Record, frozen=True, kw_only=True):
@@ -85,6 +88,19 @@ def _parquet(frame: pl.DataFrame) -> bytes:
 def traces(folder: Path) -> list[TracePart]:
     """Read the headers of all ingested traces."""
     return [files.decode(path, TracePart) for path in sorted(folder.glob("*.json"))]
+
+
+def set_fleet(store: Path, fleet: Fleet) -> None:
+    """Keep what weighs the store's traces from now on."""
+    files.write_atomic(store / FLEET, msgspec.json.encode(fleet))
+
+
+def fleet(store: Path) -> Fleet | None:
+    """Read what weighs the store's traces; None if they stand for themselves."""
+    try:
+        return files.decode(store / FLEET, Fleet)
+    except FileNotFoundError:
+        return None
 
 
 def add_peaks(folder: Path, peaks: Sequence[Peak], environment: Environment) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from atrex.model import CompileReport, Environment, Record, Run, Shape
+from atrex import fleet
+from atrex.model import CompileReport, Environment, Fleet, Record, Run, Shape, TraceSummary
 from atrex.store import frames, parts, runs
 from atrex.store.scores import scores
 
@@ -29,6 +30,7 @@ def tables(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, pl.Data
     live = {path.name: runs.read(path) for path in folders if not _compacted(path).exists()}
     peak_parts = parts.peak_parts(folder / "peaks")
     compiled = parts.compiled(folder / "compiled")
+    traces = [part.summary for part in parts.traces(folder / "facts")]
     found: dict[str, list[dict[str, Any]]] = {
         "seen_environment": [
             *(_environment(run.run, run.environment) for run in headers),
@@ -49,7 +51,8 @@ def tables(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, pl.Data
             for peak in part.peaks
         ],
         "compiled": [row for report in compiled for row in _compiled(report)],
-        "trace": [_flat(part.summary) for part in parts.traces(folder / "facts")],
+        "trace": [_flat(summary) for summary in traces],
+        "deployment": list(_deployments(parts.fleet(folder), traces)),
     }
     for table, rows in found.items():
         if rows:
@@ -117,6 +120,22 @@ def _candidates(run: Run) -> Iterator[dict[str, Any]]:
             "candidate_sha": candidate.source_sha,
             **flat,
         }
+
+
+def _deployments(kept: Fleet | None, traces: Sequence[TraceSummary]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each trace of each deployment, those that the store lacks included."""
+    if kept is None:
+        return
+    known = {summary.trace for summary in traces}
+    factors = {pool.name: pool.factor for pool in fleet.pools(traces, kept.deployments)}
+    for each in kept.deployments:
+        for trace in each.traces:
+            yield {
+                "deployment": each.name,
+                **_flat(each, skip=("name", "traces")),
+                "trace": trace,
+                "factor": factors.get(each.name) if trace in known else None,
+            }
 
 
 def _compiled(report: CompileReport) -> Iterator[dict[str, Any]]:

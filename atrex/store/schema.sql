@@ -92,8 +92,18 @@ create table fact (
     rung varchar, time_source varchar
 );
 
+create table deployment (            -- the fleet that weighs the traces; a row for each trace
+    deployment varchar,
+    model varchar, gpu varchar, gpus bigint, hours_per_day double,
+    trace varchar,
+    factor double                    -- ns of a day that 1 ns of kernel time in the trace stands
+);                                   -- for; null if the store lacks the trace
+
 create table unattributed (
-    trace varchar, kernel varchar, class varchar, calls bigint, gpu_ns bigint
+    trace varchar, kernel varchar, class varchar,
+    op varchar, dims varchar, types varchar, concrete varchar,  -- as recorded, "" if not
+    grid varchar, block varchar,
+    calls bigint, gpu_ns bigint
 );
 
 create table compiled (              -- kernels compiled for a target, whether or not it was there

@@ -122,7 +122,7 @@ def test_bundled_shapes_are_listed_with_weights_that_sum_to_one(run):
     assert sum(row["weight"] for row in rows) == pytest.approx(1)
     assert set(rows[0]) == {
         "id", "operator", "axes", "dtype", "phase", "source", "calls", "gpu_ns", "time_source",
-        "weight",
+        "weight", "weight_low", "weight_high", "weight_traces",
     }  # fmt: skip
     assert [row["weight"] for row in rows] == sorted((r["weight"] for r in rows), reverse=True)
 

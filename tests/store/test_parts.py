@@ -2,7 +2,15 @@ import polars as pl
 import pytest
 
 from atrex.errors import DataError
-from atrex.model import Candidate, CompiledLaunch, CompileReport, Peak, TraceSummary
+from atrex.model import (
+    Candidate,
+    CompiledLaunch,
+    CompileReport,
+    Deployment,
+    Fleet,
+    Peak,
+    TraceSummary,
+)
 from atrex.store import files
 
 SUMMARY = TraceSummary(
@@ -20,7 +28,8 @@ FACTS = pl.DataFrame(
     }
 )  # fmt: skip
 UNATTRIBUTED = pl.DataFrame(
-    {"trace": ["0123456789abcdef"], "kernel": ["k<|>"], "class": ["other"], "calls": [1],
+    {"trace": ["0123456789abcdef"], "kernel": ["k<|>"], "class": ["other"], "op": [""],
+     "dims": [""], "types": [""], "concrete": [""], "grid": [""], "block": [""], "calls": [1],
      "gpu_ns": [100]}
 )  # fmt: skip
 
@@ -69,6 +78,53 @@ def test_a_damaged_part_is_named(store):
     with pytest.raises(DataError) as caught:
         store.facts()
     assert caught.value.where == str(part)
+
+
+def fleet(*traces, gpus=4):
+    chat = Deployment(
+        name="chat", model="Qwen3-8B", gpu="H100", gpus=gpus, hours_per_day=12.0,
+        traces={trace: f"{trace}.json" for trace in traces},
+    )  # fmt: skip
+    return Fleet(deployments=(chat,))
+
+
+def test_a_fleet_comes_back_and_a_new_one_replaces_it(store):
+    assert store.fleet() is None
+    store.set_fleet(fleet("0123456789abcdef"))
+    store.set_fleet(fleet("0123456789abcdef", gpus=8))
+    assert store.fleet() == fleet("0123456789abcdef", gpus=8)
+    assert [path.name for path in store.path.glob("*fleet*")] == ["fleet.json"]
+
+
+def test_a_fleet_is_no_trace_and_changes_no_fact(store):
+    store.add_trace(SUMMARY, FACTS, UNATTRIBUTED)
+    store.set_fleet(fleet("0123456789abcdef"))
+    assert store.traces() == [SUMMARY]
+    assert store.facts().sort("gpu_ns", descending=True).equals(FACTS)
+
+
+def test_the_database_holds_what_each_trace_of_a_fleet_stands_for(store):
+    store.add_trace(SUMMARY, FACTS, UNATTRIBUTED)
+    assert store.read("deployment").height == 0
+    store.set_fleet(fleet("0123456789abcdef", "not ingested"))
+    assert store.query("from deployment order by trace").rows == [
+        # 48 GPU h over 1 µs of kernel time
+        ("chat", "Qwen3-8B", "H100", 4, 12.0, "0123456789abcdef", 172_800_000_000.0),
+        ("chat", "Qwen3-8B", "H100", 4, 12.0, "not ingested", None),
+    ]
+
+
+def test_a_fleet_without_ingested_traces_has_no_factors(store):
+    store.set_fleet(fleet("not ingested"))
+    assert store.query("select trace, factor from deployment").rows == [("not ingested", None)]
+
+
+def test_a_damaged_fleet_is_named(store):
+    store.set_fleet(fleet("0123456789abcdef"))
+    (store.path / "fleet.json").write_text('{"schema_version": 1}')
+    with pytest.raises(DataError, match="deployments") as caught:
+        store.fleet()
+    assert caught.value.where == str(store.path / "fleet.json")
 
 
 def peak(pipe, value, kind="measured", device="Testor 9000, 2 cores"):
