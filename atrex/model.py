@@ -399,6 +399,7 @@ class TraceSummary(Record, frozen=True, kw_only=True):
         repaired: Events mended, by kind.
         truncated: Whether the input ended early.
         rank: Rank in its job, None if not told; world_size: processes of the job.
+        job: Name of the job if other ranks of it were read beside this one, else "".
     """
 
     trace: str
@@ -420,6 +421,7 @@ class TraceSummary(Record, frozen=True, kw_only=True):
     truncated: bool
     rank: int | None = None
     world_size: int | None = None
+    job: str = ""
     schema_version: int = SCHEMA_VERSION
 
 

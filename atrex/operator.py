@@ -237,7 +237,8 @@ class Step:
         query_tokens: Sum of query tokens (sq).
         kv_tokens: Sum of KV tokens (sk).
         sequences: Number of sequences.
-        siblings: Distinct calls of the same step whose dims are known, in launch order.
+        siblings: Distinct calls of the same step whose dims are known, in launch order; lists of
+            tensors are left out of their dims.
         model: Sizes of the served model on one rank, by axis name; empty if not told.
     """
 

@@ -251,7 +251,11 @@ class Calls:
 
     def _recorded(self, signatures: Iterable[int]) -> tuple[Call, ...]:
         calls = (self._classifier.op_call(each) for each in signatures)
-        return tuple(call for call in calls if call.dims)
+        return tuple(
+            replace(call, dims=tuple(() if _is_list(dims) else dims for dims in call.dims))
+            for call in calls
+            if call.dims
+        )
 
     def _explain(
         self, owner: int, step: int, geometry: int, sequence: int, api: int, before: int, after: int
@@ -279,6 +283,11 @@ class Calls:
             blocks = [-(-g // b) for g, b in zip(grid, block, strict=True)]
             return (blocks[0], blocks[1], blocks[2]), block
         return grid, block
+
+
+def _is_list(dims: Sequence[object]) -> bool:
+    """Whether an input is a list of tensors, which rules that look around do not expect."""
+    return any(not isinstance(size, int) for size in dims)
 
 
 def _triple(text: bytes) -> tuple[int, int, int] | None:

@@ -53,11 +53,9 @@ class Window:
     """One captured graph.
 
     Attributes:
-        file: Name of the trace that holds the capture.
         tokens: Padded tokens that it was captured for, None if not told.
     """
 
-    file: str
     tokens: int | None
     members: tuple[Member, ...]
 
@@ -102,9 +100,11 @@ def align(
     replays = _replays(timeline, joined)
     if not replays:
         return Alignment([], array("q"), [])
-    windows = list(_windows(timeline, timeline, joined, ""))
+    windows = list(_windows(timeline, timeline, joined, None))
     for capture in captures:
-        windows += _windows(capture.timeline, timeline, join(capture.timeline), capture.name)
+        named = BATCH_IN_NAME.search(capture.name)
+        tokens = int(named[1]) if named else capture.captured_tokens
+        windows += _windows(capture.timeline, timeline, join(capture.timeline), tokens)
     members: Interner[Member] = Interner()
     number = array("q", [NO_MEMBER]) * len(timeline.kernels)
     failed: Counter[str] = Counter()
@@ -159,7 +159,9 @@ def _by_step(
     yield from groups.items()
 
 
-def _windows(capture: Timeline, trace: Timeline, joined: Join, file: str) -> Iterator[Window]:
+def _windows(
+    capture: Timeline, trace: Timeline, joined: Join, of_file: int | None
+) -> Iterator[Window]:
     """Yield the graphs that a trace captured, in order."""
     launches, names = capture.launches, capture.names.values
     order = sorted(range(len(launches.name)), key=launches.time.__getitem__)
@@ -172,7 +174,7 @@ def _windows(capture: Timeline, trace: Timeline, joined: Join, file: str) -> Ite
     )
     times = [launches.time[row] for row in order]
     member_name = ["GraphLaunch" not in name and bool(MEMBER.search(name)) for name in names]
-    tokens = _tokens(capture, begins, file)
+    tokens = _tokens(capture, begins, of_file)
     seen = _seen(capture, joined, around)
     for begin, end in zip(begins, ends, strict=False):
         first = bisect_right(times, launches.time[begin])
@@ -182,22 +184,21 @@ def _windows(capture: Timeline, trace: Timeline, joined: Join, file: str) -> Ite
             if member_name[launches.name[row]]
         ]
         members = (_member(capture, trace, row, around.get(row, ()), seen) for row in inside)
-        yield Window(file=file, tokens=tokens[begin], members=tuple(members))
+        yield Window(tokens=tokens[begin], members=tuple(members))
 
 
-def _tokens(capture: Timeline, begins: Sequence[int], file: str) -> dict[int, int | None]:
-    """Return the padded tokens of each window: from its annotation, else from the file's name."""
+def _tokens(capture: Timeline, begins: Sequence[int], of_file: int | None) -> dict[int, int | None]:
+    """Return the padded tokens of each window: from its annotation, else those of the file."""
     annotations, names, launches = capture.annotations, capture.names.values, capture.launches
     steps = {what: parse_step(names[what]) for what in set(annotations.what)}
     around = enclosing(
         annotations, {row: (launches.thread[row], launches.time[row]) for row in begins}
     )
-    named = BATCH_IN_NAME.search(file)
     tokens: dict[int, int | None] = {}
     for row in begins:
         found = [steps[annotations.what[each]] for each in around.get(row, ())]
         told = [step.tokens for step in found if step is not None and step.phase == "capture"]
-        tokens[row] = told[-1] if told else int(named[1]) if named else None
+        tokens[row] = told[-1] if told else of_file
     return tokens
 
 

@@ -94,7 +94,7 @@ def understand(
         copy_ns=sum(timeline.copies.duration),
         graph_ns=_graph_ns(calls, timeline),
         lossless=recording.lossless,
-        warnings=_warnings(recording, calls),
+        warnings=_warnings(recording, [*calls.notes, *context.notes]),
     )
 
 
@@ -208,8 +208,8 @@ def _graph_ns(calls: Calls, timeline: Timeline) -> int:
     )
 
 
-def _warnings(recording: Recording, calls: Calls) -> tuple[str, ...]:
-    found = recording.notes + calls.notes
+def _warnings(recording: Recording, notes: list[str]) -> tuple[str, ...]:
+    found = recording.notes + notes
     for reason, count in recording.dropped.items():
         found.append(f"left out: {count} x {reason}")
     for kind, count in recording.repaired.items():

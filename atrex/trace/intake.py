@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import polars as pl
 
-from atrex.errors import DataError, UsageError
+from atrex import registry
+from atrex.errors import AtrexError, DataError, SetupError
 from atrex.model import TraceSummary
-from atrex.operator import Operator
-from atrex.trace.ingest import Ingested, read_trace
+from atrex.trace import files
+from atrex.trace.context import Context
+from atrex.trace.formats import read_recording
+from atrex.trace.ingest import Ingested, understand
+from atrex.trace.recording import Progress, Recording
+from atrex.trace.steplog import StepLog, log_of, read_log
+
+CAPTURES_KEPT = 64  # read once for all ranks and steps of a server
+WORTH_A_PROCESS = 4_000_000  # bytes of files; starting one takes as long as reading 2 MB
 
 
 class TraceStore(Protocol):
@@ -24,6 +37,21 @@ class TraceStore(Protocol):
         """Add a trace; return False if this very reading is there already."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How traces are read, the same for all of them.
+
+    Attributes:
+        operators: Folders of the user's own operators.
+        captures: Traces of graph captures; empty to take those beside each trace.
+        model: Sizes of the served model on one rank, by axis name.
+    """
+
+    operators: tuple[Path, ...] = ()
+    captures: tuple[Path, ...] = ()
+    model: Mapping[str, int | str] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class IngestReport:
     """What came of ingesting traces.
@@ -32,63 +60,130 @@ class IngestReport:
         read: Traces read, in order.
         refused: Traces refused, with the reason; nothing of them was stored.
         added: Traces the store did not have yet.
+        notes: What else the reader should know, in sentences.
     """
 
     read: list[Ingested] = field(default_factory=list)
-    refused: list[tuple[Path, DataError]] = field(default_factory=list)
+    refused: list[tuple[Path, AtrexError]] = field(default_factory=list)
     added: int = 0
-
-
-def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files to read: a folder stands for the .json and .json.gz files inside it.
-
-    Raises:
-        UsageError: A path is missing, or a folder holds no trace files.
-    """
-    files: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            files.append(path)
-            continue
-        inside = sorted([*path.rglob("*.json"), *path.rglob("*.json.gz")])
-        if not inside:
-            raise UsageError("the folder holds no .json or .json.gz files", where=str(path))
-        files += inside
-    for path in files:
-        if not path.is_file():
-            raise UsageError("no such file", where=str(path))
-    return files
+    notes: list[str] = field(default_factory=list)
 
 
 def ingest(
     paths: Sequence[Path],
     store: TraceStore,
-    operators: Mapping[str, Operator],
+    reading: Reading,
     *,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> IngestReport:
-    """Read traces, files or folders, into facts and add them to the store.
+    """Read traces, files or folders or patterns, into facts and add them to the store.
+
+    Several large ones are read side by side. What was read before an interruption is kept.
 
     Args:
-        paths: Files or folders.
+        paths: Files, folders or patterns.
         store: Where the facts are kept.
-        operators: Operators to recognise, by name.
+        reading: How they are read.
         progress: Called with the bytes read since the last call.
 
     Raises:
         UsageError: A path is missing.
         DataError: The only file is refused; of several, refusals are in the report.
+        SetupError: The only file needs a package that is not installed.
     """
-    files = trace_files(paths)
+    traces = files.trace_files(paths)
+    job_of = files.jobs(traces)
+    outcomes: dict[Path, Ingested | AtrexError] = {}
     report = IngestReport()
-    for path in files:
-        try:
-            trace = read_trace(path, operators, progress=progress)
-        except DataError as error:
-            if len(files) == 1:
-                raise
-            report.refused.append((path, error))
-            continue
-        report.read.append(trace)
-        report.added += store.add_trace(trace.summary, trace.facts, trace.unattributed)
+    for path, outcome in _outcomes(traces, reading, progress or (lambda count: None)):
+        if isinstance(outcome, Ingested):
+            summary = msgspec.structs.replace(outcome.summary, job=job_of.get(path, ""))
+            outcome = replace(outcome, summary=summary)
+            report.added += store.add_trace(summary, outcome.facts, outcome.unattributed)
+        elif len(traces) == 1:
+            raise outcome
+        outcomes[path] = outcome
+    for path in traces:
+        outcome = outcomes[path]
+        if isinstance(outcome, Ingested):
+            report.read.append(outcome)
+        else:
+            report.refused.append((path, outcome))
     return report
+
+
+def _outcomes(
+    traces: Sequence[Path], reading: Reading, progress: Callable[[int], None]
+) -> Iterator[tuple[Path, Ingested | AtrexError]]:
+    """Yield what came of each trace as it is done."""
+    sizes = {path: path.stat().st_size for path in traces}
+    workers = min(len(traces), len(os.sched_getaffinity(0)))
+    if workers < 2 or sum(sizes.values()) < WORTH_A_PROCESS:
+        for path in traces:
+            yield path, _read(path, reading, progress)
+        return
+    # spawn: a fork would copy the threads of Polars in any state
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pending = {pool.submit(_read, path, reading): path for path in traces}
+        try:
+            for future in as_completed(pending):
+                path = pending[future]
+                progress(sizes[path])
+                yield path, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _read(path: Path, reading: Reading, progress: Progress | None = None) -> Ingested | AtrexError:
+    try:
+        recording = read_recording(path, progress)
+        operators = registry.operators(reading.operators)
+        return understand(recording, operators, _context(path, recording, reading))
+    except (DataError, SetupError) as error:
+        return error
+
+
+def _context(path: Path, recording: Recording, reading: Reading) -> Context:
+    """Gather what lies beside a trace; what cannot be read there is said, and does no harm."""
+    notes: list[str] = []
+    log = StepLog()
+    if (beside := log_of(path)).is_file():
+        try:
+            log = read_log(beside)
+        except DataError as error:
+            notes.append(str(error))
+    model = dict(reading.model)
+    if not model and log.model:
+        from atrex import modelconfig
+
+        try:
+            model = dict(modelconfig.from_fields(log.model, log.tensor_parallel))
+        except DataError as error:
+            notes.append(str(error))
+    captures = []
+    if any("GraphLaunch" in name for name in recording.timeline.names.values):
+        captures, problems = _captures(path, recording.rank, reading.captures)
+        notes += problems
+    return Context(captures=captures, model=model, steps=log.steps, notes=(*log.notes, *notes))
+
+
+def _captures(
+    path: Path, rank: int | None, given: Sequence[Path]
+) -> tuple[list[Recording], list[str]]:
+    found = list(given) or files.captures_beside(path)
+    ranks = {each: files.rank_in_name(each.name) for each in found}
+    own = [each for each in found if rank is None or ranks[each] in (None, rank)]
+    captures, problems = [], []
+    for each in own or found:
+        try:
+            captures.append(_capture(each, each.stat().st_mtime_ns))
+        except (AtrexError, OSError) as error:
+            problems.append(f"capture {each.name} is left out: {error}")
+    return captures, problems
+
+
+@lru_cache(maxsize=CAPTURES_KEPT)
+def _capture(path: Path, changed_ns: int) -> Recording:
+    recording = read_recording(path)
+    recording.captured_tokens = files.captured_tokens(path)
+    return recording

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,14 +18,13 @@ from atrex.trace.events import (
     Unusable,
     nanoseconds,
 )
+from atrex.trace.files import rank_in_name
 from atrex.trace.recording import Recording
 from atrex.trace.source import Source
 from atrex.trace.timeline import NO_LAUNCH, NO_NODE, Ranges, Timeline
 from atrex.trace.window import WINDOW_BYTES, Windows
 
 SYNTHETIC_KEY = "atrex_synthetic"  # top-level key of traces whose times are modelled
-# rank-0.json, bs_32_rank0.json, TP-3.json, dp0_pp0_tp1_dcp0_ep1_rank1
-RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)|(?:^|[-_.])TP[-_]?(\d+)", re.IGNORECASE)
 
 
 def read_kineto(source: Source, window_bytes: int = WINDOW_BYTES) -> Recording:
@@ -204,8 +202,7 @@ def _rank(header: dict[str, Any], name: str) -> tuple[int | None, int | None]:
     info = info if isinstance(info, dict) else {}
     rank, world_size = info.get("rank"), info.get("world_size")
     if not isinstance(rank, int):
-        found = RANK_IN_NAME.search(name)
-        rank = int(found[1] or found[2]) if found else None
+        rank = rank_in_name(name)
     return rank, world_size if isinstance(world_size, int) else None
 
 

@@ -22,6 +22,7 @@ class Recording:
         gpu: Name of the device that ran the kernels, "" if the file does not tell.
         rank: Rank of the process in its job, None if the file does not tell.
         world_size: Processes of the job, None if the file does not tell.
+        captured_tokens: Padded tokens that its graphs were captured for, if an index tells.
         synthetic: Whether the times are modelled, not measured.
         truncated: Whether the input ended early.
         damaged: Whether data were lost in the file's compressed form.
@@ -37,6 +38,7 @@ class Recording:
     gpu: str = ""
     rank: int | None = None
     world_size: int | None = None
+    captured_tokens: int | None = None
     synthetic: bool = False
     truncated: bool = False
     damaged: bool = False
