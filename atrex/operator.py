@@ -181,7 +181,7 @@ class Call:
         text = self.concrete[index] if index < len(self.concrete) else ""
         try:
             return shortest_decimal(float(text))
-        except ValueError:
+        except (ValueError, OverflowError):  # no number, or one beyond fp32
             return UNKNOWN
 
     def row_stride(self, index: int) -> int:
@@ -239,7 +239,8 @@ class Step:
         sequences: Number of sequences.
         siblings: Distinct calls of the same step whose dims are known, in launch order; lists of
             tensors are left out of their dims.
-        model: Sizes of the served model on one rank, by axis name; empty if not told.
+        model: Sizes of the served model on one rank, by axis name, with the window of the call's
+            layer; empty if not told.
     """
 
     annotation: str = ""

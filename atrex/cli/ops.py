@@ -1,22 +1,31 @@
-"""`atrex ops`: the operators, their interfaces and a template to start from."""
+"""`atrex ops`: the operators, their interfaces, and the start of a new one."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atrex import api
+from atrex import api, units
 from atrex.backends.templates import Argument
 from atrex.cli import output
 
-app = typer.Typer(no_args_is_help=True, help="List operators; show what a kernel must implement.")
+if TYPE_CHECKING:
+    from atrex.scaffold import Scaffold
+
+OWN = Path("operators-own")
+TRACES_SHOWN = 3
+app = typer.Typer(
+    no_args_is_help=True, help="List operators; show what a kernel must implement; start a new one."
+)
 
 
 class Language(StrEnum):
@@ -58,6 +67,65 @@ def show(
         )
         text = [Text(shown.template.strip())] if template else _explained(shown, backend)
         output.answer("ops-show", shown, as_json=json, text=text)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the operator, in lower case.")],
+    from_trace: Annotated[
+        str | None,
+        typer.Option(
+            "--from-trace",
+            metavar="KERNEL",
+            help="Kernel that no operator knows, as `atrex ingest` shows it: its name, the part "
+            "before its template arguments, or a part of one name only.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of operators of your own to put it in.")
+    ] = OWN,
+    operators: Folders = None,
+    store: output.Store = output.DEFAULT_STORE,
+    json: output.Json = False,
+) -> None:
+    """Start an operator folder: a template, or what a trace tells of a kernel.
+
+    With a kernel, `match` recognises it at once, and axes, inputs and outputs are those of the
+    CPU operator around it; what a trace does not tell is marked in the definition.
+    """
+    with output.answering("ops new", json):
+        written = api.new_operator(
+            name, out=out, kernel=from_trace, store=store, operators=tuple(operators or ())
+        )
+        steps = _next_steps(written, out, store)
+        data = msgspec.to_builtins(written) | {"next": steps}
+        output.answer("ops-new", data, as_json=json, text=_written(written, steps))
+
+
+def _written(written: Scaffold, steps: Sequence[str]) -> list[RenderableType]:
+    lines = [f"{written.folder}: {', '.join(written.files)}"]
+    if written.share is not None:
+        lines.append(
+            f"{written.launches:,} launches in {written.forms} forms, "
+            f"{units.time(written.gpu_ns)}, {units.percent(written.share)} of the store's kernel "
+            f"time; axes are read for {units.time(written.shaped_ns)} of it"
+        )
+    lines += ["", "Next:", *(f"{number}. {step}" for number, step in enumerate(steps, start=1))]
+    return [Text("\n".join(lines))]
+
+
+def _next_steps(written: Scaffold, out: Path, store: Path) -> list[str]:
+    """Say what turns the folder into a score."""
+    folder, place = shlex.quote(str(out)), shlex.quote(str(store))
+    shown = [*written.traces[:TRACES_SHOWN], *(["..."] if written.traces[TRACES_SHOWN:] else [])]
+    again = f"  # again: {', '.join(shown)}" if shown else ""
+    return [
+        f"Read {written.folder}/definition.py and settle what is marked with `Decide`, "
+        "the reference first.",
+        f"atrex ops show {written.name} --operators {folder}",
+        f"atrex ingest TRACE --operators {folder} --store {place}{again}",
+        f"atrex score KERNEL --operators {folder} --weights store --store {place}",
+    ]
 
 
 def _explained(shown: api.Shown, backend: Language) -> list[RenderableType]:

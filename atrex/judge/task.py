@@ -126,10 +126,13 @@ class Task:
         """Compare outputs with the fp64 reference of these inputs.
 
         Raises:
-            TaskError: The reference is not finite, or nothing was compared.
+            TaskError: The reference fails or is not finite, or nothing was compared.
         """
         wide = _widened(inputs)
-        expected = self.operator.reference(**wide)
+        try:
+            expected = self.operator.reference(**wide)
+        except Exception as error:  # a definition of the user's own may be unfinished
+            raise TaskError(f"the reference fails: {type(error).__name__}: {error}") from error
         for name, reference in expected.items():
             if reference.is_floating_point() and not bool(reference.isfinite().all()):
                 raise TaskError(f"the reference of {name} is not finite in case {case.name}")
