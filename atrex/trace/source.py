@@ -1,4 +1,4 @@
-"""Read a file as a stream of plain bytes, gzip or not as its first bytes say.
+"""Read a file as a stream of plain bytes, gzip, zstd or neither as its first bytes say.
 
 Gzip members are taken apart here rather than by a library call, because a damaged file must give
 all data before the damage, and say afterwards what was wrong.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from pathlib import Path
 
+from backports.zstd import ZstdDecompressor, ZstdError
 from isal import isal_zlib
 
 from atrex.errors import DataError, UsageError
@@ -19,6 +20,11 @@ from atrex.errors import DataError, UsageError
 READ_BYTES = 1 << 13  # compressed; a trace inflates about thirteenfold, so to about one window
 PIECE_BYTES = 1 << 17  # most plain bytes handed out at once, whatever the compression ratio
 GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+SKIPPABLE = b"\x2a\x4d\x18"  # bytes 1 to 3 of a zstd frame without data; some writers begin so
+CHECKSUM_BYTES = 4  # at the end of a zstd frame
+BROKEN = "broken compressed data"
+WRONG_CHECKSUM = "checksum does not match"
 RAW_DEFLATE = -15  # window bits of zlib's convention: no header, no trailer
 
 
@@ -26,7 +32,7 @@ class Source:
     """One file, read once from front to back.
 
     Attributes:
-        truncated: Whether the file ended inside a gzip member.
+        truncated: Whether the file ended inside a gzip member or zstd frame.
         damage: What was wrong with the compressed form, "" if nothing.
         plain_bytes: Bytes handed out so far.
     """
@@ -75,8 +81,7 @@ class Source:
                 raise DataError(
                     "the file is empty", where=self.path.name, remedy="Record the trace again."
                 )
-            pieces = self._members(first) if first.startswith(GZIP) else self._plain(first)
-            yield from pieces
+            yield from self._members(first) if _compression(first) else self._plain(first)
             while self._read():  # the hash covers the whole file, whatever follows the data
                 pass
 
@@ -93,22 +98,54 @@ class Source:
             data = self._read(PIECE_BYTES)
 
     def _members(self, data: bytes) -> Iterator[bytes]:
+        kind = _compression(data)
+        read = self._member if kind == "gzip" else self._frame
         while data or (data := self._read()):
-            if not data.startswith(GZIP):
+            while len(data) < len(ZSTD) and (more := self._read()):
+                data += more
+            if _compression(data) != kind:
                 if data.strip(b"\0"):
-                    self.damage = "bytes after the gzip data"
+                    self.damage = f"bytes after the {kind} data"
                 return
-            body = self._after_header(data)
-            if body is None:
-                self.truncated = True
-                return
-            rest = yield from self._member(body)
+            rest = yield from read(data)
             if rest is None:
                 return
             data = rest
 
+    def _frame(self, data: bytes) -> Generator[bytes, None, bytes | None]:
+        """Yield one zstd frame's data and return what follows, None at the end of what is usable.
+
+        The decoder keeps the output of a call that fails, so what may be the checksum goes in last.
+        """
+        decoder = ZstdDecompressor()
+        while not decoder.eof:
+            ready = b""
+            if decoder.needs_input:
+                if len(data) <= CHECKSUM_BYTES:
+                    data += self._read()
+                if not data:
+                    self.truncated = True
+                    return None
+                ready = data[:-CHECKSUM_BYTES] or data
+                data = data[len(ready) :]
+            try:
+                piece = decoder.decompress(ready, PIECE_BYTES)
+            except ZstdError as error:
+                wrong = "checksum" in str(error)  # all data were given before
+                self.damage = f"the zstd {WRONG_CHECKSUM}" if wrong else BROKEN
+                self.truncated = not wrong
+                return None
+            if piece:
+                yield piece
+        return decoder.unused_data + data
+
     def _member(self, data: bytes) -> Generator[bytes, None, bytes | None]:
-        """Yield one member's data and return what follows it, None at the end of what is usable."""
+        """Yield a gzip member's data and return what follows, None at the end of what is usable."""
+        body = self._after_header(data)
+        if body is None:
+            self.truncated = True
+            return None
+        data = body
         inflate = isal_zlib.decompressobj(RAW_DEFLATE)
         checksum, length = 0, 0
         while not inflate.eof:
@@ -126,7 +163,7 @@ class Source:
                     piece = inflate.decompress(b"", PIECE_BYTES) if full else b""
                     data = inflate.unconsumed_tail or data
             except isal_zlib.error:  # type: ignore[misc]  # its stub declares an instance
-                self.damage = "broken compressed data"
+                self.damage = BROKEN
                 self.truncated = True
                 return None
         data = inflate.unused_data
@@ -136,7 +173,7 @@ class Source:
             self.truncated = True
             return None
         if struct.unpack("<II", data[:8]) != (checksum, length & 0xFFFFFFFF):
-            self.damage = "the gzip checksum does not match"
+            self.damage = f"the gzip {WRONG_CHECKSUM}"
         return data[8:]
 
     def _after_header(self, data: bytes) -> bytes | None:
@@ -147,6 +184,14 @@ class Source:
                 return None
             data += more
         return data[end:]
+
+
+def _compression(data: bytes) -> str:
+    if data.startswith(GZIP):
+        return "gzip"
+    if data.startswith(ZSTD) or (data[1:4] == SKIPPABLE and data[0] >> 4 == 5):
+        return "zstd"
+    return ""
 
 
 def _header_end(data: bytes) -> int | None:
