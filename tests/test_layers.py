@@ -12,15 +12,18 @@ ROOT = Path(__file__).parent.parent
 # Each row may import its own row and the rows above it.
 LAYERS = (
     {"model", "units", "errors", "closing"},
-    {"operator", "stats", "hardware", "roofline"},
-    {"registry", "lengths", "trace", "workload", "catalogue", "scoring"},
+    {"operator", "stats", "hardware", "roofline", "record"},
+    {
+        "registry", "lengths", "modelconfig", "devices", "trace", "workload", "fleet", "catalogue",
+        "scoring",
+    },
     {"backends", "judge"},
     {"store"},
     {"executor", "importers", "optimise"},
-    {"reports", "charts", "diagnosis"},
+    {"reports", "charts", "diagnosis", "scaffold"},
     {"api"},
     {"cli"},
-)
+)  # fmt: skip
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 
 # Who may import a library at all, by first folder or module under atrex/.
@@ -30,7 +33,7 @@ ONLY = {
     "plotly": {"charts"},
     "duckdb": {"store"},
     "streamlit": set(),
-    "polars": {"trace", "catalogue", "store", "reports", "charts", "api"},
+    "polars": {"trace", "fleet", "catalogue", "store", "reports", "charts", "api"},
 }
 
 

@@ -163,6 +163,11 @@ class Classifier:
             rung=rung,
         )
 
+    @property
+    def communication(self) -> frozenset[str]:
+        """Classes whose kernels wait for other ranks."""
+        return self._rules.communication
+
     def transparent(self, target: str) -> bool:
         """Whether a class stands between others without telling anything of them."""
         return target in self._rules.transparent

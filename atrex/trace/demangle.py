@@ -2,7 +2,8 @@
 
 Enough of the grammar for kernels: nested names, template arguments, literals, packs, qualifiers
 and the narrow float types. Substitutions are shown as they stand, since matching needs names and
-literals. A name beyond this grammar keeps its qualified name and lists the identifiers after it.
+literals. A name beyond this grammar keeps its qualified name and lists the identifiers and literals
+after it.
 
 Source: Itanium C++ ABI, section 5.1 (itanium-cxx-abi.github.io, read 2026-08).
 """
@@ -20,6 +21,7 @@ BUILTIN = {
 QUALIFIER = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
 STANDARD = {"St": "std", "Sa": "std::allocator", "Ss": "std::string"}
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+LITERAL = re.compile(r"L([bijlmstxy])(n?\d+)E")  # of a built-in type
 
 
 class _Unknown(ValueError):
@@ -37,9 +39,13 @@ def demangle(name: str) -> str:
 
 
 def _identifiers(text: str, at: int) -> list[str]:
-    """Collect length-prefixed identifiers; a number after L<type> is a literal, no length."""
+    """Collect length-prefixed identifiers and literals; a number after L<type> is no length."""
     found = []
     while at < len(text):
+        if literal := LITERAL.match(text, at):
+            found.append(_written(*literal.groups()))
+            at = literal.end()
+            continue
         digits = re.match(r"\d+", text[at:])
         if digits and not (at >= 2 and text[at - 2] == "L"):
             start = at + digits.end()
@@ -50,6 +56,13 @@ def _identifiers(text: str, at: int) -> list[str]:
                 continue
         at += digits.end() if digits else 1
     return found
+
+
+def _written(kind: str, value: str) -> str:
+    """Write a literal as names show it: true, -1, 128."""
+    if kind == "b":
+        return "false" if value == "0" else "true"
+    return value.replace("n", "-")
 
 
 class _Parser:

@@ -53,11 +53,13 @@ class Rules:
     Attributes:
         containers: Matches CPU operators that only enclose others.
         transparent: Classes that tell nothing of the calls beside them on a stream.
+        communication: Classes whose kernels wait for other ranks.
     """
 
     rules: tuple[Rule, ...]
     containers: re.Pattern[str]
     transparent: frozenset[str] = frozenset()
+    communication: frozenset[str] = frozenset()
 
     def named(self, name: str) -> Rule | None:
         """Return the rule of an operator or class."""
@@ -94,14 +96,19 @@ def load_rules() -> Rules:
     rules: list[Rule] = []
     containers: list[str] = []
     transparent: set[str] = set()
+    communication: set[str] = set()
     for file, kind in FILES.items():
         table = _read(folder / file)
         containers += table.get("containers", [])
         transparent |= set(table.get("transparent", []))
+        communication |= set(table.get("communication", []))
         rules += [_rule(entry, kind, folder / file) for entry in table["rule"]]
     rules.sort(key=lambda rule: rule.priority)
     return Rules(
-        rules=tuple(rules), containers=_names(containers), transparent=frozenset(transparent)
+        rules=tuple(rules),
+        containers=_names(containers),
+        transparent=frozenset(transparent),
+        communication=frozenset(communication),
     )
 
 
