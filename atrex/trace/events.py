@@ -15,6 +15,9 @@ import msgspec
 from msgspec import Raw
 
 NOTHING = Raw(b"")
+LATEST_NS = 1 << 62  # a column holds the sum of two of them; since 1970, until 2116
+LONGEST_NS = 1 << 50  # thirteen days: no kernel, and thousands of them still add up in 64 bits
+DIGITS = 20  # of whole microseconds; a decimal of more is not even made an integer
 
 
 class KernelArgs(
@@ -67,6 +70,7 @@ class Kernel(msgspec.Struct, gc=False):
 
     name: str = ""
     pid: Raw = NOTHING
+    tid: Raw = NOTHING
     ts: Raw = NOTHING
     dur: Raw = NOTHING
     args: KernelArgs = KernelArgs()
@@ -77,6 +81,7 @@ class Copy(msgspec.Struct, gc=False):
 
     name: str = ""
     pid: Raw = NOTHING
+    tid: Raw = NOTHING
     ts: Raw = NOTHING
     dur: Raw = NOTHING
     args: KernelArgs = KernelArgs()
@@ -122,6 +127,7 @@ class Unusable(msgspec.Struct, gc=False):
     """An event of a category that matters, with a value that cannot be used."""
 
     kernel: bool
+    dur: Raw = NOTHING
 
 
 # Spellings of 2020-22 (Kernel, Runtime, ...) beside today's; compared without case where unknown.
@@ -173,7 +179,12 @@ class _Category(msgspec.Struct, gc=False):
     cat: str | None = None
 
 
+class _Duration(msgspec.Struct, gc=False):
+    dur: Raw = NOTHING
+
+
 _DECODE_CATEGORY = msgspec.json.Decoder(_Category)
+_DECODE_DURATION = msgspec.json.Decoder(_Duration)
 _LOOSE = {kind: msgspec.json.Decoder(kind, strict=False) for kind in set(CATEGORIES.values())}
 
 
@@ -186,7 +197,7 @@ class Malformed(ValueError):
         cut: Whether the text ended inside a value.
     """
 
-    def __init__(self, error: msgspec.DecodeError) -> None:
+    def __init__(self, error: msgspec.DecodeError | RecursionError) -> None:
         super().__init__(str(error))
         found = re.search(r"\(byte (\d+)\)$", str(error))
         self.at = int(found[1]) if found else None
@@ -204,7 +215,7 @@ def decode_events(text: bytes) -> list[Any]:
         events: list[Any] = _DECODE_MANY.decode(text)
     except msgspec.ValidationError:  # a category or type that the fast path does not know
         return [decode_event(raw) for raw in _texts(text)]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(error) from error
     return events
 
@@ -212,7 +223,7 @@ def decode_events(text: bytes) -> list[Any]:
 def _texts(text: bytes) -> list[Raw]:
     try:
         return _DECODE_TEXTS.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(error) from error
 
 
@@ -227,23 +238,40 @@ def decode_event(text: bytes | Raw) -> Any:
         kind = BY_LOWER_CASE.get((_DECODE_CATEGORY.decode(text).cat or "").lower(), Ignored)
         return _LOOSE[kind].decode(text)
     except msgspec.ValidationError:
-        return Unusable(kernel=kind is Kernel)
-    except msgspec.DecodeError as error:
+        return _unusable(text, kind)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(error) from error
 
 
-def nanoseconds(text: Raw) -> int:
+def _unusable(text: bytes | Raw, kind: type[Any]) -> Unusable:
+    try:
+        return Unusable(kernel=kind is Kernel, dur=_DECODE_DURATION.decode(text).dur)
+    except msgspec.ValidationError:  # no object
+        return Unusable(kernel=False)
+
+
+def nanoseconds(text: Raw | bytes) -> int:
     """Convert microseconds as decimal text to integer nanoseconds, exactly.
 
-    Digits beyond the nanosecond are cut. Raises ValueError where the text is no finite number.
+    Digits beyond the nanosecond are cut. Raises ValueError where the text is no finite number, or
+    more than 64 bits can hold.
     """
     digits = bytes(text)
     if digits[-4:-3] == b".":  # three decimals, as profilers write them
         try:
-            return int(digits.replace(b".", b""))
+            ns = int(digits.replace(b".", b""))
         except ValueError:
-            pass  # an exponent, or no number at all
+            ns = _from_decimal(digits)
+    else:
+        ns = _from_decimal(digits)
+    if -LATEST_NS < ns < LATEST_NS:
+        return ns
+    raise ValueError(f"no time: {digits!r}")
+
+
+def _from_decimal(digits: bytes) -> int:
     try:
-        return int(Decimal(digits.strip(b'"').decode()) * 1000)
+        number = Decimal(digits.strip(b'"').decode())
+        return int(number * 1000) if number.adjusted() < DIGITS else LATEST_NS
     except (ArithmeticError, ValueError) as error:
         raise ValueError(f"no time: {digits!r}") from error

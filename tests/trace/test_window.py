@@ -107,7 +107,9 @@ def test_a_defect_beyond_repair_costs_one_event(tmp_path):
         names, windows = read(tmp_path, text, window)
         assert names == [name for name in EXPECTED if name != "k4"]
         assert windows.skipped == {"malformed kernel": 1}
-        assert windows.first_skipped == text.index('{"ph": "X", "cat": "kernel", "name": "k"4"')
+        at = text.index('{"ph": "X", "cat": "kernel", "name": "k"4"')
+        assert windows.first == {"malformed kernel": at}
+        assert windows.lost_ns == 1000
         assert not windows.truncated
 
 
@@ -135,4 +137,4 @@ def test_what_is_no_trace_is_named_and_refused(tmp_path, text, reason):
 
 def test_mending_leaves_good_escapes_alone():
     good = rb'{"name": "a\\b \"c\" \u00e9 \n"}'
-    assert mend(good) == (good, "other")
+    assert mend(good) == (good, "")
