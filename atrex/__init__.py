@@ -18,8 +18,8 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 # The functions of atrex.api, loaded on first use. No module of the package has one of these names,
 # or importing it would hide the function.
 __all__ = [
-    "build_shapes", "compile", "demo", "doctor", "ingest", "list_operators", "list_shapes", "peaks",
-    "report", "score", "show_operator", "sql",
+    "build_shapes", "compile", "demo", "doctor", "ingest", "list_operators", "list_shapes",
+    "new_operator", "peaks", "report", "sanitize", "score", "show_operator", "sql",
 ]  # fmt: skip
 
 

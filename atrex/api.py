@@ -24,6 +24,7 @@ from atrex.model import (
     CompileReport,
     DeviceKind,
     Environment,
+    Fleet,
     Measurement,
     Outcome,
     Peak,
@@ -36,17 +37,20 @@ from atrex.model import (
 
 if TYPE_CHECKING:
     from atrex.backends.templates import Argument
+    from atrex.catalogue import WeightIntervals
     from atrex.diagnosis import Finding
     from atrex.judge.plan import Plan
     from atrex.judge.session import Session
     from atrex.judge.timing import Rule
+    from atrex.scaffold import Scaffold
     from atrex.store import RunWriter, Store
     from atrex.store.database import Table
     from atrex.trace import IngestReport
+    from atrex.trace.sanitize import Sanitized
 
 __all__ = [
-    "build_shapes", "compile", "demo", "doctor", "ingest", "list_operators", "list_shapes", "peaks",
-    "report", "score", "show_operator", "sql",
+    "build_shapes", "compile", "demo", "doctor", "ingest", "list_operators", "list_shapes",
+    "new_operator", "peaks", "report", "sanitize", "score", "show_operator", "sql",
 ]  # fmt: skip
 
 Mode = Literal["quick", "standard", "thorough"]
@@ -420,6 +424,44 @@ def show_operator(
     )
 
 
+def new_operator(
+    name: str,
+    *,
+    out: Path,
+    kernel: str | None = None,
+    store: Path | None = None,
+    operators: tuple[Path, ...] = (),
+) -> Scaffold:
+    """Write the start of an operator folder, a template or that of a kernel seen in traces.
+
+    Args:
+        name: Name of the operator and of its folder.
+        out: Folder of operators to put it in; it is made if there is none.
+        kernel: Kernel outside the operators, as `ingest` shows it; see `scaffold.from_trace`.
+        store: Store that holds the traces; needed with `kernel`.
+        operators: Further operator folders.
+
+    Raises:
+        UsageError: The name or the folder is taken, no or several kernels are meant, or an operator
+            knows the kernel.
+        DataError: The store has no traces.
+    """
+    from atrex import scaffold
+    from atrex.store import Store
+
+    known = registry.operators(tuple(dict.fromkeys((*operators, out))))
+    if kernel is None:
+        written = scaffold.plain(name, out, known)
+    elif store is None:
+        raise UsageError("a kernel is looked up in a store, and none is given")
+    else:
+        opened = Store.existing(store)
+        rows = opened.unattributed().to_dicts()
+        written = scaffold.from_trace(name, kernel, out, known, rows, opened.traces())
+    registry.operators.cache_clear()  # whoever looked before must see it
+    return written
+
+
 def doctor() -> list[Finding]:
     """Look at versions, compilers, sandbox and devices of this machine."""
     from atrex.diagnosis import examine
@@ -534,7 +576,11 @@ def _catalogue(weights: Weights, store: Path, operators: tuple[Path, ...]) -> li
 
     known = registry.operators(operators)
     if weights == "store":
-        return catalogue.from_store(Store.existing(store), known)
+        opened = Store.existing(store)
+        kept = opened.fleet()
+        return catalogue.from_store(
+            opened, known, deployments=kept.deployments if kept is not None else ()
+        )
     return registry.bundled_shapes(known.values())
 
 
@@ -629,46 +675,178 @@ def ingest(
     *,
     store: Path,
     operators: tuple[Path, ...] = (),
+    captures: tuple[Path, ...] = (),
+    model: str | None = None,
+    tensor_parallel: int = 1,
+    fleet: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> IngestReport:
-    """Read profiler traces, files or folders, and add their facts to a store.
+    """Read profiler traces and add their facts to a store.
 
     Args:
-        traces: Kineto traces, .json or .json.gz.
+        traces: Files of any format that `atrex.trace.formats` knows, folders or patterns.
         store: Folder of the store.
         operators: Folders with operators of the user's own.
+        captures: Traces of graph captures; by default those that lie beside each trace.
+        model: Name of a bundled model configuration, or a config.json; fills axes that no trace
+            carries.
+        tensor_parallel: Ranks that share a layer of the model.
+        fleet: Fleet file; its traces are read too, and the store weighs traces by it.
         progress: Called with the bytes read since the last call.
 
     Raises:
-        UsageError: A path is missing.
-        DataError: The only trace is refused; of several, refusals are in the report.
+        UsageError: A path is missing, or no model has this name.
+        SetupError: The only trace needs a package that is not installed.
+        DataError: The only trace is refused; of several, refusals are in the report. The fleet file
+            or the model's configuration is wrong.
     """
-    from atrex import trace
+    from atrex import fleet as fleets
+    from atrex import modelconfig, trace
     from atrex.store import Store
 
-    return trace.ingest(traces, Store(store), registry.operators(operators), progress=progress)
+    kept = fleets.read(fleet) if fleet else None
+    sizes = modelconfig.load(model, tensor_parallel) if model else {}
+    paths = [*traces, *(fleets.trace_files(fleet) if fleet else [])]
+    opened = Store(store)
+    reading = trace.Reading(operators=operators, captures=captures, model=sizes)
+    report = trace.ingest(paths, opened, reading, progress=progress)
+    if kept is not None:
+        opened.set_fleet(kept)
+        report.notes += fleets.notes(opened.traces(), kept.deployments)
+    return report
+
+
+def sanitize(
+    traces: Sequence[Path], out: Path, *, progress: Callable[[int], None] | None = None
+) -> list[Sanitized]:
+    """Write kineto traces that a team can share: what ran and for how long, and nothing of where.
+
+    Args:
+        traces: Kineto traces.
+        out: The file to write; of several traces a folder, which is made.
+        progress: Called with the bytes read since the last call.
+
+    Raises:
+        UsageError: A trace is missing, or `out` cannot be written or would overwrite one.
+        DataError: A trace is no kineto trace.
+    """
+    from atrex.trace import sanitize as sanitizer
+
+    if len(traces) == 1 and not out.is_dir():
+        return [sanitizer.sanitize(traces[0], out, progress)]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot be made: {error.strerror}", where=str(out)) from error
+    if len({path.name for path in traces}) < len(traces):
+        raise UsageError("two traces have one name", remedy="Sanitise them into two folders.")
+    return [sanitizer.sanitize(path, out / path.name, progress) for path in traces]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """A catalogue and its weights.
+
+    Attributes:
+        shapes: With their weights, heaviest first.
+        operators: Their shares of the catalogue, heaviest first.
+        intervals: How far weights move with the traces; none for the bundled catalogue.
+        fleet: What weighed the traces; None where they stand for their own time.
+        traces: All of the store, those that the fleet leaves out included.
+    """
+
+    shapes: list[tuple[Shape, float]]
+    operators: dict[str, float]
+    intervals: WeightIntervals
+    fleet: Fleet | None = None
+    traces: tuple[TraceSummary, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A catalogue that was written.
+
+    Attributes:
+        paths: CSV files by operator.
+        fleet: What weighed the traces; None where they stand for their own time.
+        traces: All of the store, those that the fleet leaves out included.
+    """
+
+    shapes: list[Shape]
+    paths: dict[str, Path]
+    fleet: Fleet | None
+    traces: tuple[TraceSummary, ...]
 
 
 def list_shapes(
-    *, weights: Weights = "bundled", store: Path, operators: tuple[Path, ...] = ()
-) -> list[tuple[Shape, float]]:
-    """Return the shapes of a catalogue with their weights, heaviest first.
+    *,
+    weights: Weights = "bundled",
+    store: Path,
+    operators: tuple[Path, ...] = (),
+    use_fleet: bool = True,
+) -> Weighed:
+    """Return the shapes of a catalogue with their weights.
+
+    Args:
+        weights: Catalogue to weigh by: the bundled one, or the store's own.
+        store: Folder of the store.
+        operators: Further operator folders.
+        use_fleet: Whether the store's fleet weighs its traces, if it keeps one.
 
     Raises:
         DataError: The catalogue is broken, or the store's has no shape.
     """
     from atrex import catalogue
+    from atrex.fleet import pools
+    from atrex.store import Store
 
-    shapes = _catalogue(weights, store, operators)
+    known = registry.operators(operators)
+    if weights == "bundled":
+        shapes = registry.bundled_shapes(known.values())
+        nothing = catalogue.WeightIntervals(workloads={}, operators={})
+        return Weighed(
+            shapes=_heaviest_first(shapes),
+            operators=catalogue.operator_weights(shapes),
+            intervals=nothing,
+        )
+    opened = Store.existing(store)
+    facts, traces = opened.facts(), opened.traces()
+    fleet = opened.fleet() if use_fleet else None
+    deployments = fleet.deployments if fleet is not None else ()
+    shapes = catalogue.from_facts(facts, traces, known, deployments=deployments)
+    return Weighed(
+        shapes=_heaviest_first(shapes),
+        operators=catalogue.operator_weights(shapes),
+        intervals=catalogue.weight_intervals(facts, shapes, pools(traces, deployments)),
+        fleet=fleet,
+        traces=tuple(traces),
+    )
+
+
+def _heaviest_first(shapes: Sequence[Shape]) -> list[tuple[Shape, float]]:
+    from atrex import catalogue
+
     share = catalogue.weights(shapes)
     pairs = [(shape, share[shape.workload.id]) for shape in shapes]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0].workload.operator, str(pair[0])))
 
 
 def build_shapes(
-    *, store: Path, out: Path, operators: tuple[Path, ...] = (), limit: int | None = None
-) -> tuple[list[Shape], dict[str, Path]]:
-    """Write the catalogue of a store's traces as CSV files; return it and the paths by operator.
+    *,
+    store: Path,
+    out: Path,
+    operators: tuple[Path, ...] = (),
+    limit: int | None = None,
+    use_fleet: bool = True,
+) -> Built:
+    """Write the catalogue of a store's traces as CSV files.
+
+    Args:
+        store: Folder of the store.
+        out: Folder to write to.
+        operators: Further operator folders.
+        limit: Most shapes per operator; None keeps all.
+        use_fleet: Whether the store's fleet weighs its traces, if it keeps one.
 
     Raises:
         UsageError: The folder cannot be written.
@@ -678,5 +856,14 @@ def build_shapes(
     from atrex.store import Store
 
     known = registry.operators(operators)
-    shapes = catalogue.from_store(Store.existing(store), known, limit=limit)
-    return shapes, catalogue.write(shapes, known, out)
+    opened = Store.existing(store)
+    fleet = opened.fleet() if use_fleet else None
+    shapes = catalogue.from_store(
+        opened, known, limit=limit, deployments=fleet.deployments if fleet is not None else ()
+    )
+    return Built(
+        shapes=shapes,
+        paths=catalogue.write(shapes, known, out),
+        fleet=fleet,
+        traces=tuple(opened.traces()),
+    )

@@ -53,3 +53,7 @@ class DataError(AtrexError):
 
     code = "bad_data"
     exit_code = 4
+
+
+class NotATrace(DataError):
+    """A file that is whole, and something else than a trace (exit code 4)."""

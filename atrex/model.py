@@ -397,6 +397,7 @@ class TraceSummary(Record, frozen=True, kw_only=True):
         trace_coverage: Share of `gpu_ns` in operators with complete axes.
         dropped: Events or kernels left out, by reason.
         repaired: Events mended, by kind.
+        noted: What lost nothing but is worth knowing, by kind.
         truncated: Whether the input ended early.
         rank: Rank in its job, None if not told; world_size: processes of the job.
         job: Name of the job if other ranks of it were read beside this one, else "".
@@ -419,6 +420,7 @@ class TraceSummary(Record, frozen=True, kw_only=True):
     dropped: dict[str, int]
     repaired: dict[str, int]
     truncated: bool
+    noted: dict[str, int] = {}
     rank: int | None = None
     world_size: int | None = None
     job: str = ""

@@ -15,6 +15,7 @@ from atrex.operator import Call, Operator, Step
 from atrex.trace.capture import Stack, align
 from atrex.trace.classify import Classifier, Decision, Meaning, json_list
 from atrex.trace.context import Context
+from atrex.trace.gaps import number_steps
 from atrex.trace.join import Steps, enclosing, join
 from atrex.trace.names import normalise_kernel, normalise_op
 from atrex.trace.siblings import recover
@@ -62,7 +63,7 @@ class Calls:
     Attributes:
         joined: The launches of its kernels.
         call: Each kernel's call.
-        instance: Each kernel's step, as a number from 1 on; 0 outside of any step.
+        step_of_launch: Each launch's step, as a number from 1 on; 0 outside of any step.
         group_of_call: Each call's group, once `groups` has run.
         notes: What captures could not tell, in sentences.
     """
@@ -72,6 +73,9 @@ class Calls:
     ) -> None:
         self._timeline = timeline
         self._model = context.model
+        self._windows = [
+            int(size) for size in str(context.model.get("windows", "")).split("-") if size
+        ]
         self._classifier = Classifier(timeline, operators)
         self._decisions: Interner[tuple[Decision, Stack, str]] = Interner()
         self._known: dict[tuple[Stack, str, int, int], int] = {}
@@ -82,6 +86,7 @@ class Calls:
         self._geometry = column()
         self._sequence = column()
         self._launched_by = column()
+        self._instance = column()
         self._after = column()
         self._before = column()
         self._gpu_ns = column()
@@ -96,6 +101,7 @@ class Calls:
         moments = {row: (launches.thread[row], launches.time[row]) for row in rows}
         self._around = enclosing(timeline.ops, moments)
         self._step_of = Steps(timeline, rows, context.steps)
+        self.step_of_launch, _ = number_steps(timeline)
         self._steps = self._step_of.values
         aligned = align(
             timeline, self.joined, lambda row: self._steps[self._step_of.of(row)], context.captures
@@ -139,10 +145,8 @@ class Calls:
         last: dict[tuple[int, int, str], int] = {}  # latest call by device, stream, target
         latest: dict[tuple[int, int], int] = {}  # by device and stream, helpers left out
         self.call = array("q", bytes(8 * len(kernels)))
-        self.instance = array("q", bytes(8 * len(kernels)))
         for kernel in self._order:
             row = launch[kernel]
-            self.instance[kernel] = self._step_of.instance(row)
             origin, step = self._origin(kernel), self._step_of.of(row)
             owner = self._decide(origin, kernels.name[kernel], step)
             decision = self._decisions.values[owner][0]
@@ -156,6 +160,7 @@ class Calls:
                 call = last.get(place)
             if call is None:
                 call = self._begin(owner, step, origin)
+                self._instance.append(0 if row == NO_LAUNCH else self.step_of_launch[row])
                 self._meet(call, lane, decision.target, latest)
                 if decision.level >= 0:
                     of_op[run] = call
@@ -204,6 +209,23 @@ class Calls:
             owner = self._decisions.values[self._owner[before]][0]
             self._after[call] = self._targets.id(owner.target)
 
+    @property
+    def communication(self) -> frozenset[str]:
+        """Classes whose kernels wait for other ranks."""
+        return self._classifier.communication
+
+    def is_captured(self, kernel: int) -> bool:
+        """Whether the launch of a replayed kernel is known from its graph's capture."""
+        return self._aligned.of(kernel) is not None
+
+    def phases(self) -> dict[int, Phase]:
+        """Return the phase of every step, by its number."""
+        return {
+            step: self._steps[self._step_of.of(row)].phase
+            for row, step in enumerate(self.step_of_launch)
+            if step
+        }
+
     def shaped_by(self, call: int) -> int:
         """Return the innermost signature around a call whose dims are known, -1 if none."""
         stack = self._decisions.values[self._owner[call]][1]
@@ -216,7 +238,7 @@ class Calls:
         self.group_of_call: list[Group] = []
         columns = (
             self._owner, self._step, self._geometry, self._sequence, self._launched_by,
-            self._before, self._after,
+            self._before, self._after, self._layers(),
         )  # fmt: skip
         for key, gpu_ns, count in zip(
             zip(*columns, strict=True), self._gpu_ns, self._count, strict=True
@@ -249,6 +271,25 @@ class Calls:
             for number, step in enumerate(self._steps)
         ]
 
+    def _layers(self) -> Sequence[int]:
+        """Return each call's layer where the model's layers attend differently, else -1.
+
+        A step runs an operator equally often in every layer, or the layer is not known.
+        """
+        windows = self._windows
+        layers = array("q", [-1]) * len(self._owner)
+        if not windows:
+            return layers
+        calls: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        for call, (instance, owner) in enumerate(zip(self._instance, self._owner, strict=True)):
+            if instance:
+                calls[instance, self._decisions.values[owner][0].target].append(call)
+        for found in calls.values():
+            each, rest = divmod(len(found), len(windows))
+            for place, call in enumerate(found if not rest else ()):
+                layers[call] = place // each
+        return layers
+
     def _recorded(self, signatures: Iterable[int]) -> tuple[Call, ...]:
         calls = (self._classifier.op_call(each) for each in signatures)
         return tuple(
@@ -258,8 +299,19 @@ class Calls:
         )
 
     def _explain(
-        self, owner: int, step: int, geometry: int, sequence: int, api: int, before: int, after: int
+        self,
+        owner: int,
+        step_form: int,
+        geometry: int,
+        sequence: int,
+        api: int,
+        before: int,
+        after: int,
+        layer: int,
     ) -> Group:
+        step = self._steps[step_form]
+        if layer >= 0:
+            step = replace(step, model={**self._model, "window": self._windows[layer]})
         decision, stack, rung = self._decisions.values[owner]
         names: list[str] = []
         while sequence >= 0:
@@ -274,8 +326,8 @@ class Calls:
             before="" if before == NOBODY else self._targets.values[before],
             after="" if after == NOBODY else self._targets.values[after],
         )
-        meaning = self._classifier.explain(decision, stack, rung, call, self._steps[step])
-        return Group(meaning=meaning, phase=self._steps[step].phase)
+        meaning = self._classifier.explain(decision, stack, rung, call, step)
+        return Group(meaning=meaning, phase=step.phase)
 
     def _blocks(self, geometry: int, api: int) -> Sequence[tuple[int, int, int] | None]:
         grid, block = (_triple(text) for text in self._timeline.geometries.values[geometry][:2])

@@ -13,7 +13,7 @@ import msgspec
 from atrex.errors import UsageError
 from atrex.trace.steplog import SUFFIX as LOG
 
-CAPTURE_FOLDER = "capture_traces"
+CAPTURE_FOLDERS = ("capture_traces", "graph_capture_profile")  # vLLM's, SGLang's
 CAPTURE_INDEX = "execution_details.json"  # [{"file": ..., "batch_size": ..., "mode": ...}]
 # bs_32_rank0.json.gz, graph_capture_rank_0.<ns>.pt.trace.json.gz, capture_trace_rank_0.json.gz
 CAPTURE_NAME = re.compile(r"(bs_\d+_rank\d+|(graph_capture|capture_trace)_rank_?\d+)\b")
@@ -73,14 +73,14 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_capture(path: Path, folder: Path) -> bool:
-    inside = CAPTURE_FOLDER in path.relative_to(folder).parts[:-1]
-    return inside or path.name == CAPTURE_INDEX or bool(CAPTURE_NAME.match(path.name))
+    inside = set(CAPTURE_FOLDERS) & set(path.relative_to(folder).parts[:-1])
+    return bool(inside) or path.name == CAPTURE_INDEX or bool(CAPTURE_NAME.match(path.name))
 
 
 def captures_beside(trace: Path) -> list[Path]:
-    """Return the capture traces that lie beside a trace, in `capture_traces/` or by name."""
+    """Return the capture traces that lie beside a trace, in a folder of their own or by name."""
     beside = [path for path in trace.parent.glob("*") if CAPTURE_NAME.match(path.name)]
-    inside = (trace.parent / CAPTURE_FOLDER).glob("*")
+    inside = (each for name in CAPTURE_FOLDERS for each in (trace.parent / name).glob("*"))
     return sorted(
         path
         for path in (*beside, *inside)

@@ -17,9 +17,12 @@ import polars as pl
 from atrex.errors import DataError
 from atrex.model import TimeSource, TraceSummary, canonical
 from atrex.operator import Operator
+from atrex.trace.advice import hints
 from atrex.trace.calls import Calls, Group, outside
 from atrex.trace.context import NOTHING, Context
 from atrex.trace.formats import read_recording
+from atrex.trace.gaps import FormTimes, step_times, steps_without_kernels, summarise
+from atrex.trace.plausible import suspicious
 from atrex.trace.recording import Progress, Recording
 from atrex.trace.schema import FACTS, RUNGS, UNATTRIBUTED
 from atrex.trace.timeline import NO_LAUNCH, Timeline
@@ -36,6 +39,9 @@ class Ingested:
         copies: Device copies and fills, no part of kernel time; copy_ns: their time.
         graph_ns: Kernel time replayed from graphs, which carry no shapes.
         lossless: Whether every kernel of the recording was read.
+        steps: Where the time of its steps went, by phase.
+        empty_steps: Steps of which no kernel was recorded; they are in no average.
+        hints: What to record better, in sentences.
         warnings: What the reader should know, in sentences.
     """
 
@@ -46,6 +52,9 @@ class Ingested:
     copy_ns: int
     graph_ns: int
     lossless: bool
+    steps: tuple[FormTimes, ...]
+    empty_steps: int
+    hints: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -86,15 +95,23 @@ def understand(
     calls = Calls(timeline, operators, context)
     groups = calls.groups()
     time_source: TimeSource = "modelled" if recording.synthetic else "measured"
+    summary = _summary(recording, calls, groups)
+    graph_ns = _graph_ns(calls, timeline)
+    facts = _facts(groups, recording.trace, time_source)
+    steps, empty_steps = _steps(calls, timeline)
+    suspected = (str(each) for each in suspicious(facts, recording.gpu, operators))
     return Ingested(
-        summary=_summary(recording, calls, groups),
-        facts=_facts(groups, recording.trace, time_source),
+        summary=summary,
+        facts=facts,
         unattributed=_unattributed(calls, timeline, recording.trace),
         copies=len(timeline.copies),
         copy_ns=sum(timeline.copies.duration),
-        graph_ns=_graph_ns(calls, timeline),
+        graph_ns=graph_ns,
         lossless=recording.lossless,
-        warnings=_warnings(recording, [*calls.notes, *context.notes]),
+        steps=steps,
+        empty_steps=empty_steps,
+        hints=hints(recording, summary, graph_ns - _captured_ns(calls, timeline)),
+        warnings=_warnings(recording, [*calls.notes, *context.notes, *suspected]),
     )
 
 
@@ -161,6 +178,7 @@ def _summary(recording: Recording, calls: Calls, groups: list[Group]) -> TraceSu
         path=recording.name,
         format=recording.format,
         gpu=recording.gpu,
+        noted=_noted(calls, timeline),
         rank=recording.rank,
         world_size=recording.world_size,
         events=timeline.events,
@@ -183,6 +201,18 @@ def _summary(recording: Recording, calls: Calls, groups: list[Group]) -> TraceSu
     )
 
 
+def _noted(calls: Calls, timeline: Timeline) -> dict[str, int]:
+    """Count what lost nothing but is worth knowing."""
+    joined, durations = calls.joined, timeline.kernels.duration
+    counts = {
+        "kernels without a launch": sum(row == NO_LAUNCH for row in joined.launch),
+        "kernels that several launches could have launched": joined.ambiguous,
+        "launches without a kernel": joined.childless,
+        "kernels of no duration": sum(duration == 0 for duration in durations),
+    }
+    return {what: count for what, count in counts.items() if count}
+
+
 def _busy_ns(timeline: Timeline) -> int:
     """Sum the union of the kernels per (device, stream): kernels of one stream may overlap."""
     kernels = timeline.kernels
@@ -198,6 +228,16 @@ def _busy_ns(timeline: Timeline) -> int:
     return busy
 
 
+def _steps(calls: Calls, timeline: Timeline) -> tuple[tuple[FormTimes, ...], int]:
+    """Return where the time of steps went, by phase, and how many had no kernels."""
+    communicates = [
+        calls.group_of_call[call].meaning.operator in calls.communication for call in calls.call
+    ]
+    times = step_times(timeline, calls.joined.launch, calls.step_of_launch, communicates)
+    empty = steps_without_kernels(timeline, calls.step_of_launch, times)
+    return tuple(summarise(times, calls.phases())), len(empty)
+
+
 def _graph_ns(calls: Calls, timeline: Timeline) -> int:
     kernels, launches = timeline.kernels, timeline.launches
     replays = {number for number, name in enumerate(timeline.names.values) if "GraphLaunch" in name}
@@ -206,6 +246,11 @@ def _graph_ns(calls: Calls, timeline: Timeline) -> int:
         for duration, launch in zip(kernels.duration, calls.joined.launch, strict=True)
         if launch != NO_LAUNCH and launches.name[launch] in replays
     )
+
+
+def _captured_ns(calls: Calls, timeline: Timeline) -> int:
+    durations = enumerate(timeline.kernels.duration)
+    return sum(duration for kernel, duration in durations if calls.is_captured(kernel))
 
 
 def _warnings(recording: Recording, notes: list[str]) -> tuple[str, ...]:

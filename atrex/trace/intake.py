@@ -15,7 +15,7 @@ import msgspec
 import polars as pl
 
 from atrex import registry
-from atrex.errors import AtrexError, DataError, SetupError
+from atrex.errors import AtrexError, DataError, NotATrace, SetupError
 from atrex.model import TraceSummary
 from atrex.trace import files
 from atrex.trace.context import Context
@@ -57,13 +57,14 @@ class IngestReport:
     """What came of ingesting traces.
 
     Attributes:
-        read: Traces read, in order.
+        read: Traces read, in order; files: where they lie.
         refused: Traces refused, with the reason; nothing of them was stored.
         added: Traces the store did not have yet.
         notes: What else the reader should know, in sentences.
     """
 
     read: list[Ingested] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
     refused: list[tuple[Path, AtrexError]] = field(default_factory=list)
     added: int = 0
     notes: list[str] = field(default_factory=list)
@@ -78,7 +79,8 @@ def ingest(
 ) -> IngestReport:
     """Read traces, files or folders or patterns, into facts and add them to the store.
 
-    Several large ones are read side by side. What was read before an interruption is kept.
+    Several large ones are read side by side. What was read before an interruption is kept. In
+    folders, files that are whole and no traces are left out with a note.
 
     Args:
         paths: Files, folders or patterns.
@@ -105,10 +107,15 @@ def ingest(
         outcomes[path] = outcome
     for path in traces:
         outcome = outcomes[path]
-        if isinstance(outcome, Ingested):
+        if isinstance(outcome, NotATrace) and path not in paths:
+            report.notes.append(f"left out: {outcome}")
+        elif isinstance(outcome, Ingested):
             report.read.append(outcome)
+            report.files.append(path)
         else:
             report.refused.append((path, outcome))
+    if not (report.read or report.refused):
+        raise DataError("none of the files is a trace", where=", ".join(map(str, paths)))
     return report
 
 
@@ -160,7 +167,7 @@ def _context(path: Path, recording: Recording, reading: Reading) -> Context:
             model = dict(modelconfig.from_fields(log.model, log.tensor_parallel))
         except DataError as error:
             notes.append(str(error))
-    captures = []
+    captures: list[Recording] = []
     if any("GraphLaunch" in name for name in recording.timeline.names.values):
         captures, problems = _captures(path, recording.rank, reading.captures)
         notes += problems
@@ -173,7 +180,8 @@ def _captures(
     found = list(given) or files.captures_beside(path)
     ranks = {each: files.rank_in_name(each.name) for each in found}
     own = [each for each in found if rank is None or ranks[each] in (None, rank)]
-    captures, problems = [], []
+    captures: list[Recording] = []
+    problems: list[str] = []
     for each in own or found:
         try:
             captures.append(_capture(each, each.stat().st_mtime_ns))

@@ -223,8 +223,6 @@ class Steps:
         self.values: list[Step] = [NO_STEP]
         self._numbers: dict[tuple[Step, ...], int] = {(): 0}
         self._of: dict[int, int] = {}
-        self._instance: dict[int, int] = {}
-        instances: dict[int, int] = {}
         annotations = timeline.annotations
         parsed = {
             what: parse_step(timeline.names.values[what], log) for what in set(annotations.what)
@@ -241,7 +239,6 @@ class Steps:
         for row, around in enclosing(steps, moments).items():
             nested = tuple(step for r in around if (step := parsed[steps.what[r]]) is not None)
             self._of[row] = self._number(nested)
-            self._instance[row] = instances.setdefault(around[0], len(instances) + 1)
 
     def _number(self, nested: tuple[Step, ...]) -> int:
         number = self._numbers.get(nested)
@@ -253,7 +250,3 @@ class Steps:
     def of(self, launch_row: int) -> int:
         """Return the form of a launch's step, a number; 0 if none encloses it."""
         return self._of.get(launch_row, 0)
-
-    def instance(self, launch_row: int) -> int:
-        """Return which step, counted from 1, a launch belongs to; 0 if to none."""
-        return self._instance.get(launch_row, 0)

@@ -163,5 +163,96 @@ def test_replayed_graphs_are_warned_about(run, tmp_path):
     }  # fmt: skip
     path = tmp_path / "graph.json"
     path.write_text(json.dumps([kernel, launch]))
-    (warning,) = json.loads(run("ingest", path, "--json").stdout)["warnings"]
-    assert warning.startswith("graph.json: 100.0 % of GPU time was replayed from graphs")
+    warnings = json.loads(run("ingest", path, "--json").stdout)["warnings"]
+    assert warnings[-2].startswith("graph.json: 100.0% of kernel time was replayed from graphs")
+    assert warnings[-2].endswith("(CAPTURE.md, 'Graph captures')")
+
+
+def events(folder, kernels=("k",), launch="cudaLaunchKernel", name="trace.json", **keys):
+    """Write a trace of these kernels inside one decode step."""
+    found = [{"ph": "X", "cat": "user_annotation", "name": "step[DECODE bs=2]", "pid": 1, "tid": 1,
+              "ts": 0, "dur": 900}]  # fmt: skip
+    for place, kernel in enumerate(kernels):
+        args = {"correlation": place + 1}
+        found += [
+            {"ph": "X", "cat": "cuda_runtime", "name": launch, "pid": 1, "tid": 1,
+             "ts": 10 * place + 1, "dur": 1, "args": args},
+            {"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7,
+             "ts": 10 * place + 5, "dur": 2, "args": args},
+        ]  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps({**keys, "traceEvents": found}))
+    return folder / name
+
+
+def test_steps_are_shown_with_what_the_gpu_did_in_them(run, tmp_path):
+    path = events(tmp_path / "in", ["rms_norm_kernel", "ncclDevKernel_AllReduce"])
+    result = run("ingest", path)
+    assert "decode        1  12.0 µs  4.00 µs  8.00 µs" in result.stdout
+    [file] = json.loads(run("ingest", path, "--json").stdout)["data"]["files"]
+    [step] = file["steps"]
+    assert (step["phase"], step["steps"]) == ("decode", 1)
+    assert step["median"]["exposed_communication_ns"] == 2000
+    assert step["median"]["launch_bound_ns"] == 5000
+
+
+def test_ranks_of_one_job_are_shown_together(run, tmp_path):
+    for rank in (0, 1):
+        events(tmp_path / "in", name=f"rank-{rank}.json",
+               distributedInfo={"rank": rank, "world_size": 2})  # fmt: skip
+    result = run("ingest", tmp_path / "in")
+    assert "*.json, 2 ranks: 2 kernels" in result.stdout
+    files = json.loads(run("ingest", tmp_path / "in", "--json").stdout)["data"]["files"]
+    assert [(file["rank"], file["world_size"]) for file in files] == [(0, 2), (1, 2)]
+    assert len({file["job"] for file in files}) == 1
+
+
+def test_a_folder_leaves_out_what_is_no_trace_and_says_so(run, tmp_path):
+    folder = events(tmp_path / "in").parent
+    (folder / "report.csv").write_text("name,count\nx,1\n")
+    result = run("ingest", folder, "--json")
+    assert result.exit_code == 0
+    assert any("left out: report.csv" in text for text in json.loads(result.stdout)["warnings"])
+    assert run("ingest", folder / "report.csv").exit_code == 4
+
+
+def test_a_torn_trace_among_others_is_refused_and_the_others_are_kept(run, tmp_path):
+    folder = events(tmp_path / "in").parent
+    (folder / "torn.json").write_text('{"traceEvents": [{"ph": "X", "cat": "ker')
+    result = run("ingest", folder, "--json")
+    assert result.exit_code == 4
+    data = json.loads(result.stdout)["data"]
+    assert [file["path"] for file in data["files"]] == ["trace.json"]
+    assert [each["path"] for each in data["refused"]] == ["torn.json"]
+
+
+def test_a_capture_that_cannot_be_read_is_said_and_does_no_harm(run, tmp_path):
+    folder = events(tmp_path / "in", launch="cudaGraphLaunch").parent
+    (folder / "capture_traces").mkdir()
+    (folder / "capture_traces" / "bs_2_rank0.json").write_text("{")
+    result = run("ingest", folder, "--json")
+    assert result.exit_code == 0
+    assert any("capture bs_2_rank0.json is left out" in text
+               for text in json.loads(result.stdout)["warnings"])  # fmt: skip
+
+
+def test_a_fleet_reads_its_traces_and_weighs_them(run, tmp_path):
+    events(tmp_path / "in")
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(
+        '[[deployment]]\nname = "chat"\nmodel = "m"\ngpu = "g"\ngpus = 2\nhours_per_day = 3\n'
+        'traces = ["in/*.json"]\n'
+    )
+    result = run("ingest", "--fleet", fleet, "--json")
+    assert result.exit_code == 0
+    assert [file["path"] for file in json.loads(result.stdout)["data"]["files"]] == ["trace.json"]
+
+
+def test_without_a_trace_or_a_fleet_there_is_nothing_to_read(run):
+    assert run("ingest").exit_code == 2
+
+
+def test_an_unknown_model_lists_the_known_ones(run, tmp_path):
+    result = run("ingest", events(tmp_path / "in"), "--model", "nobody")
+    assert result.exit_code == 2
+    assert "Qwen3-8B" in result.stderr
