@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from atrex.errors import DataError, NotATrace
@@ -213,7 +214,10 @@ class Windows:
             ends = [end for end, _ in borders[: -CUTS - 1 : -1]]
             if len(ends) < CUTS and not last and len(buffer) <= EVENT_BYTES:
                 return events, at
-            event, used = self._event(buffer, at, ends or [len(buffer)])
+            if not ends:  # the last event, which may end with the array
+                ends = [end.start() for end in ARRAY_END.finditer(buffer, at)][:CUTS]
+                ends.append(len(buffer))
+            event, used = self._event(buffer, at, ends)
             if used:
                 events.append(event)
                 at += used
@@ -252,8 +256,9 @@ class Windows:
                 return self._one(text), len(text)
             except Malformed as error:
                 if error.trailing and error.at is not None:
-                    used = text.rfind(b"}", 0, error.at) + 1
-                    if used:
+                    # `at` is behind the first byte too many
+                    used = text.rfind(b"}", 0, error.at - 1) + 1
+                    with suppress(Malformed):
                         return self._one(text[:used]), used
             for mended, kind in (mend(text), mend_keys(text)):
                 if kind:

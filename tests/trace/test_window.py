@@ -138,3 +138,17 @@ def test_what_is_no_trace_is_named_and_refused(tmp_path, text, reason):
 def test_mending_leaves_good_escapes_alone():
     good = rb'{"name": "a\\b \"c\" \u00e9 \n"}'
     assert mend(good) == (good, "")
+
+
+@pytest.mark.parametrize("defect", ["\\c", "\0", '"', "\n"])
+@pytest.mark.parametrize("place", range(3))
+def test_a_defect_in_any_event_is_mended_or_costs_that_event_alone(tmp_path, defect, place):
+    names = ["k0", "k1", "k2"]
+    text = json.dumps({"traceEvents": kernels(3)})
+    text = text.replace(f'"k{place}"', f'"k{place}{defect}"')
+    found, windows = read(tmp_path, text)
+    others = [name for n, name in enumerate(names) if n != place]
+    assert [name for name in found if name in others] == others
+    mended = [name for name in found if name not in others]
+    assert len(mended) + windows.skipped["malformed kernel"] == 1
+    assert windows.repaired.total() == len(mended)
