@@ -54,9 +54,9 @@ FILE = r"[\w.\-]*\w\.(?:py|pyx|ipynb|cu|cuh|cc|cpp|cxx|c|h|hpp|hip|so|json|yaml|
 GIVEAWAYS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("address", re.compile(r"[\w.+\-]+@[\w\-]+(?:\.[\w\-]+)*")),
     ("path", re.compile(rf"(?<!{WITHIN})(?!{FRACTION}){WITHIN}*[/\\][^\s\"'`<>,;|\[\]{{}}]*")),
-    ("file", re.compile(FILE + r"(?:(?::|, line )\d+|\(\d+\))?|[\w.\-]+\.\w{1,5}:\d+\b")),
     ("address", re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?")),
     ("address", re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,}[0-9a-fA-F:]+")),
+    ("file", re.compile(FILE + r"(?:(?::|, line )\d+|\(\d+\))?|[\w.\-]+\.\w{1,5}:\d+\b")),
     ("host", re.compile(r"\b(?:[\w\-]+\.)+(?:com|net|org|io|ai|edu|gov|dev|cloud|local|internal|"
                         r"localdomain|lan|corp)(?![\w.\-])(?::\d+)?")),
 )  # fmt: skip

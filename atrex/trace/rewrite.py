@@ -163,7 +163,8 @@ class Rewriter:
         duration = _duration(event, category, start)
         arguments = self._arguments(event, category)
         if category in ON_DEVICE:
-            pid, tid = self._places.on_device(event.pid, arguments.get("stream", b"0"))
+            stream = arguments.get("stream", b"null")
+            pid, tid = self._places.on_device(event.pid, event.tid if stream == b"null" else stream)
         else:
             pid, tid = self._places.on_thread(event.pid, event.tid)
         args = b", ".join(b"%b: %b" % (_json(name), text) for name, text in arguments.items())
@@ -227,12 +228,13 @@ class _Places:
         self._threads: dict[tuple[bytes, bytes], tuple[bytes, bytes]] = {}
         self._streams: dict[tuple[bytes, bytes], tuple[bytes, bytes]] = {}
 
-    def on_device(self, pid: Raw, stream: bytes) -> tuple[bytes, bytes]:
+    def on_device(self, pid: Raw, stream: bytes | Raw) -> tuple[bytes, bytes]:
         """Return the process and thread of a kernel or copy: its device and stream."""
-        key = bytes(pid), stream
+        key = bytes(pid), bytes(stream)
         found = self._streams.get(key)
         if found is None:
-            row = b"0" if stream == b"null" else stream
+            number = re.search(rb"\d{1,18}", key[1])  # the oldest traces say "stream 7"
+            row = number[0] if number else b"0"
             found = self._streams[key] = self._process(pid, on_device=True), row
         return found
 
