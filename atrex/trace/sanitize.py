@@ -7,6 +7,7 @@ an address. Reading the written trace gives the facts of the original, to the na
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -117,10 +118,15 @@ def sanitize(path: Path, out: Path, progress: Progress | None = None) -> Sanitiz
 
 @contextmanager
 def _complete(out: Path) -> Iterator[Any]:
-    """Open a file for writing that takes its name once all is written."""
-    part = out.with_name(out.name + ".part")
+    """Open a file for writing that takes its name once all is written.
+
+    Its name until then is nobody's, so no file of the user's is touched.
+    """
+    if out.exists() and not out.is_file():
+        raise UsageError("the output is no plain file", where=str(out))
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("wb") as plain:
+        with part.open("xb") as plain:
             if out.name.endswith(".gz"):  # without a name or time of its own in the gzip header
                 with igzip.IGzipFile("", "wb", fileobj=plain, mtime=0) as file:  # type: ignore[no-untyped-call]
                     yield file

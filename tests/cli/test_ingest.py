@@ -248,6 +248,16 @@ def test_a_fleet_reads_its_traces_and_weighs_them(run, tmp_path):
     assert [file["path"] for file in json.loads(result.stdout)["data"]["files"]] == ["trace.json"]
 
 
+def test_shared_copies_of_one_trace_are_a_file_and_of_several_a_folder(run, tmp_path):
+    first = events(tmp_path / "in", name="a.json")
+    result = run("ingest", first, "--sanitize", tmp_path / "shared.json", "--json")
+    [shared] = json.loads(result.stdout)["data"]["sanitized"]
+    assert (result.exit_code, shared["name"], shared["lossless"]) == (0, "shared.json", True)
+    events(tmp_path / "in", name="b.json")
+    assert run("ingest", tmp_path / "in", "--sanitize", tmp_path / "out").exit_code == 0
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["a.json", "b.json"]
+
+
 def test_without_a_trace_or_a_fleet_there_is_nothing_to_read(run):
     assert run("ingest").exit_code == 2
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 
@@ -10,7 +11,7 @@ from atrex.errors import DataError, UsageError
 from atrex.trace import read_trace
 from atrex.trace.events import CATEGORIES as KNOWN
 from atrex.trace.events import Ignored
-from atrex.trace.rewrite import CATEGORIES
+from atrex.trace.rewrite import CATEGORIES, Rewriter
 from atrex.trace.sanitize import sanitize
 
 US = 1000
@@ -294,6 +295,33 @@ def test_the_file_appears_when_it_is_complete(trace, tmp_path):
     path.write_text('{"nodes": []}')
     with pytest.raises(DataError):
         sanitize(path, tmp_path / "out.json")
+    assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_a_file_named_like_an_unfinished_one_is_left_alone(trace, tmp_path):
+    source = trace.kernel().write("out.json.part")
+    before = source.read_bytes()
+    assert sanitize(source, tmp_path / "out.json").lossless
+    assert source.read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.json", "out.json.part"]
+
+
+def test_an_output_that_is_no_plain_file_is_refused_and_kept(trace, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="no plain file"):
+        sanitize(trace.kernel().write(), pipe)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("stopped", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_what_stops_the_writing_leaves_no_file(trace, tmp_path, monkeypatch, stopped):
+    def stop(self):
+        raise stopped
+
+    monkeypatch.setattr(Rewriter, "rows", stop)
+    with pytest.raises((UsageError, KeyboardInterrupt)):
+        sanitize(trace.kernel().write(), tmp_path / "out.json")
     assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
 
 
