@@ -43,10 +43,11 @@ def _lacking(
     recording: Recording, summary: TraceSummary, bare_ns: int
 ) -> Iterator[tuple[str, str]]:
     total = summary.gpu_ns
-    if recording.format != "kineto":
-        paragraph = PARAGRAPHS.get(recording.format, "Plain PyTorch")
+    if recording.format in PARAGRAPHS:
+        paragraph = PARAGRAPHS[recording.format]
         yield "this profiler records names but no shapes; torch.profiler records both", paragraph
-        return
+    if recording.format != "kineto":
+        return  # JAX has no profiler that records shapes
     engine = _engine(recording)
     if bare_ns > NOTICEABLE * total:
         yield (

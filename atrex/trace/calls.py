@@ -23,7 +23,6 @@ from atrex.trace.timeline import NO_LAUNCH, Geometry, Interner, Signature, Timel
 
 NO_SIGNATURE: Signature = ("", b"", b"", b"", b"")
 NOT_RECORDED: Geometry = (b"", b"", b"")
-THREADS_IN_GRID = "hipExtModuleLaunchKernel"  # reports its grid in threads, all others in blocks
 NOBODY = -1  # no neighbour on the stream, or none needed
 
 
@@ -62,6 +61,7 @@ class Calls:
 
     Attributes:
         joined: The launches of its kernels.
+        order: Kernels by their start.
         call: Each kernel's call.
         step_of_launch: Each launch's step, as a number from 1 on; 0 outside of any step.
         group_of_call: Each call's group, once `groups` has run.
@@ -107,7 +107,7 @@ class Calls:
             timeline, self.joined, lambda row: self._steps[self._step_of.of(row)], context.captures
         )
         self._aligned, self.notes = aligned, aligned.notes
-        self._order = sorted(range(len(launch)), key=timeline.kernels.start.__getitem__)
+        self.order = sorted(range(len(launch)), key=timeline.kernels.start.__getitem__)
         self._witness: dict[int, int] = {}
         wanted = [kernel for kernel, row in enumerate(launch) if row == NO_LAUNCH]
         if wanted:
@@ -118,7 +118,7 @@ class Calls:
             }
             self._witness = recover(timeline, known, wanted)
             self._place = array("q", bytes(8 * len(launch)))
-            for place, kernel in enumerate(self._order):
+            for place, kernel in enumerate(self.order):
                 self._place[kernel] = place
 
     def _origin(self, kernel: int) -> Origin:
@@ -145,7 +145,7 @@ class Calls:
         last: dict[tuple[int, int, str], int] = {}  # latest call by device, stream, target
         latest: dict[tuple[int, int], int] = {}  # by device and stream, helpers left out
         self.call = array("q", bytes(8 * len(kernels)))
-        for kernel in self._order:
+        for kernel in self.order:
             row = launch[kernel]
             origin, step = self._origin(kernel), self._step_of.of(row)
             owner = self._decide(origin, kernels.name[kernel], step)
@@ -330,8 +330,9 @@ class Calls:
         return Group(meaning=meaning, phase=step.phase)
 
     def _blocks(self, geometry: int, api: int) -> Sequence[tuple[int, int, int] | None]:
-        grid, block = (_triple(text) for text in self._timeline.geometries.values[geometry][:2])
-        if grid and block and api >= 0 and self._timeline.names.values[api] == THREADS_IN_GRID:
+        timeline = self._timeline
+        grid, block = (_triple(text) for text in timeline.geometries.values[geometry][:2])
+        if grid and block and api >= 0 and timeline.names.values[api] in timeline.thread_grids:
             blocks = [-(-g // b) for g, b in zip(grid, block, strict=True)]
             return (blocks[0], blocks[1], blocks[2]), block
         return grid, block

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atrex.operator import Step
-from atrex.trace.join import Join, enclosing, join
+from atrex.trace.join import Join, enclosing, graph_launches, join
 from atrex.trace.recording import Recording
 from atrex.trace.steps import parse_step
 from atrex.trace.timeline import NO_LAUNCH, NO_NODE, Interner, Timeline
@@ -126,14 +126,11 @@ def _replays(timeline: Timeline, joined: Join) -> dict[int, list[int]]:
 
     Graph nodes, where recorded, order better than time does.
     """
-    names, launches = timeline.names.values, timeline.launches
-    graphs = {
-        row for row, name in enumerate(launches.name) if "GraphLaunch" in names[name]
-    }  # cudaGraphLaunch, hipGraphLaunch, cuGraphLaunch
+    launches, graphs = timeline.launches, graph_launches(timeline)
     replays: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     kernels, copies = timeline.kernels, timeline.copies
     for kernel, row in enumerate(joined.launch):
-        if row in graphs:
+        if row != NO_LAUNCH and launches.name[row] in graphs:
             replays[row].append((kernels.node[kernel], kernels.start[kernel], kernel))
     by_correlation = {launches.correlation[row]: row for row in replays}
     for copy, correlation in enumerate(copies.correlation):

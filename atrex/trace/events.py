@@ -8,6 +8,7 @@ a double holds no nanosecond of an absolute time.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Union
 
@@ -211,20 +212,25 @@ def decode_events(text: bytes) -> list[Any]:
     Raises:
         Malformed: The text is no JSON array.
     """
+    return decode_list(text, _DECODE_MANY, decode_event)
+
+
+def decode_list(
+    text: bytes, many: msgspec.json.Decoder[Any], one: Callable[[bytes | Raw], Any]
+) -> list[Any]:
+    """Decode a JSON array by `many`; element by element where it meets what it does not know.
+
+    Raises:
+        Malformed: The text is no JSON array.
+    """
     try:
-        events: list[Any] = _DECODE_MANY.decode(text)
-    except msgspec.ValidationError:  # a category or type that the fast path does not know
-        return [decode_event(raw) for raw in _texts(text)]
+        try:
+            events: list[Any] = many.decode(text)
+        except msgspec.ValidationError:
+            events = [one(raw) for raw in _DECODE_TEXTS.decode(text)]
     except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(error) from error
     return events
-
-
-def _texts(text: bytes) -> list[Raw]:
-    try:
-        return _DECODE_TEXTS.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Malformed(error) from error
 
 
 def decode_event(text: bytes | Raw) -> Any:

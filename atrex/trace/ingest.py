@@ -7,7 +7,7 @@ kernel time to the nanosecond.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from atrex.trace.calls import Calls, Group, outside
 from atrex.trace.context import NOTHING, Context
 from atrex.trace.formats import read_recording
 from atrex.trace.gaps import FormTimes, step_times, steps_without_kernels, summarise
+from atrex.trace.join import graph_launches
 from atrex.trace.plausible import suspicious
 from atrex.trace.recording import Progress, Recording
 from atrex.trace.schema import FACTS, RUNGS, UNATTRIBUTED
@@ -184,7 +185,7 @@ def _summary(recording: Recording, calls: Calls, groups: list[Group]) -> TraceSu
         events=timeline.events,
         kernels=len(kernels),
         gpu_ns=gpu_ns,
-        busy_ns=_busy_ns(timeline),
+        busy_ns=_busy_ns(timeline, calls.order),
         span_ns=max(start + length for start, length in starts_ends) - min(kernels.start),
         launched_ns=sum(
             duration
@@ -213,12 +214,12 @@ def _noted(calls: Calls, timeline: Timeline) -> dict[str, int]:
     return {what: count for what, count in counts.items() if count}
 
 
-def _busy_ns(timeline: Timeline) -> int:
+def _busy_ns(timeline: Timeline, order: Sequence[int]) -> int:
     """Sum the union of the kernels per (device, stream): kernels of one stream may overlap."""
     kernels = timeline.kernels
     ends: defaultdict[tuple[int, int], int] = defaultdict(int)
     busy = 0
-    for kernel in sorted(range(len(kernels)), key=kernels.start.__getitem__):
+    for kernel in order:
         lane = (kernels.device[kernel], kernels.stream[kernel])
         begin = max(kernels.start[kernel], ends[lane])
         end = kernels.start[kernel] + kernels.duration[kernel]
@@ -240,7 +241,7 @@ def _steps(calls: Calls, timeline: Timeline) -> tuple[tuple[FormTimes, ...], int
 
 def _graph_ns(calls: Calls, timeline: Timeline) -> int:
     kernels, launches = timeline.kernels, timeline.launches
-    replays = {number for number, name in enumerate(timeline.names.values) if "GraphLaunch" in name}
+    replays = graph_launches(timeline)
     return sum(
         duration
         for duration, launch in zip(kernels.duration, calls.joined.launch, strict=True)

@@ -14,13 +14,14 @@ from typing import Protocol
 import msgspec
 import polars as pl
 
-from atrex import registry
+from atrex import modelconfig, registry
 from atrex.errors import AtrexError, DataError, NotATrace, SetupError
 from atrex.model import TraceSummary
 from atrex.trace import files
 from atrex.trace.context import Context
 from atrex.trace.formats import read_recording
 from atrex.trace.ingest import Ingested, understand
+from atrex.trace.join import graph_launches
 from atrex.trace.recording import Progress, Recording
 from atrex.trace.steplog import StepLog, log_of, read_log
 
@@ -161,14 +162,12 @@ def _context(path: Path, recording: Recording, reading: Reading) -> Context:
             notes.append(str(error))
     model = dict(reading.model)
     if not model and log.model:
-        from atrex import modelconfig
-
         try:
             model = dict(modelconfig.from_fields(log.model, log.tensor_parallel))
         except DataError as error:
             notes.append(str(error))
     captures: list[Recording] = []
-    if any("GraphLaunch" in name for name in recording.timeline.names.values):
+    if graph_launches(recording.timeline):
         captures, problems = _captures(path, recording.rank, reading.captures)
         notes += problems
     return Context(captures=captures, model=model, steps=log.steps, notes=(*log.notes, *notes))

@@ -91,6 +91,11 @@ def _candidates(timeline: Timeline) -> tuple[dict[int, int], dict[int, list[int]
     return first, dict(shared)
 
 
+def graph_launches(timeline: Timeline) -> set[int]:
+    """Return the names that replay a graph: cudaGraphLaunch, hipGraphLaunch, cuGraphLaunch."""
+    return {number for number, name in enumerate(timeline.names.values) if "GraphLaunch" in name}
+
+
 def _launching(timeline: Timeline) -> list[bool]:
     """Return which names launch; INVALID is what some profilers print for a launch."""
     return ["launch" in name.lower() or name == "INVALID" for name in timeline.names.values]

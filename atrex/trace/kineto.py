@@ -29,6 +29,7 @@ from atrex.trace.timeline import NO_LAUNCH, NO_NODE, Interner, Ranges, Timeline
 from atrex.trace.window import WINDOW_BYTES, Windows, mend
 
 SYNTHETIC_KEY = "atrex_synthetic"  # top-level key of traces whose times are modelled
+THREAD_GRIDS = frozenset({"hipExtModuleLaunchKernel"})  # Tensile's; HIP's other calls tell blocks
 PROCESSES = range(1 << 20)  # ranks and world sizes that are taken seriously
 SIGNED = 1 << 63
 Key = TypeVar("Key")
@@ -46,12 +47,13 @@ def read_kineto(source: Source, window_bytes: int = WINDOW_BYTES) -> Recording:
     """
     windows = Windows(source, window_bytes)
     timeline = Timeline()
+    timeline.thread_grids = THREAD_GRIDS
     rows = Rows(timeline)
     for events in windows:
         rows.extend(events)
     timeline.events += windows.skipped.total()
     timeline.lost_ns += windows.lost_ns
-    header = _header(windows)
+    header = read_keys(windows)
     rank, world_size, notes = _rank(header, source.path.name)
     recording = Recording(
         format="kineto",
@@ -63,7 +65,7 @@ def read_kineto(source: Source, window_bytes: int = WINDOW_BYTES) -> Recording:
         world_size=world_size,
         synthetic=SYNTHETIC_KEY in header,
         truncated=windows.truncated or source.truncated,
-        damaged="checksum" in source.damage or "broken" in source.damage,
+        damaged=source.damaged,
         skipped=windows.skipped,
         repaired=windows.repaired + rows.repaired,
         notes=notes,
@@ -254,7 +256,7 @@ def _known_ns(duration: Raw) -> int:
     return ns if 0 <= ns < LONGEST_NS else 0
 
 
-def _header(windows: Windows) -> dict[str, Any]:
+def read_keys(windows: Windows) -> dict[str, Any]:
     """Decode the keys before and after the events; a broken part is no loss of facts."""
     before = windows.head + b'"traceEvents":0}' if windows.head else b"{}"
     after = b'{"traceEvents":0' + windows.tail if windows.head else b"{}" + windows.tail

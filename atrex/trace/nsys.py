@@ -73,7 +73,7 @@ def read_nsys(source: Source) -> Recording:
             timeline=reader.timeline,
             gpu=database.gpu(set(reader.timeline.kernels.device)),
             truncated=bool(database.broken) or source.truncated,
-            damaged=bool(source.damage),
+            damaged=source.damaged,
             notes=reader.notes(source),
         )
 

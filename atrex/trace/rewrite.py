@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from atrex.trace.events import Malformed, nanoseconds
+from atrex.trace.events import Malformed, decode_list, nanoseconds
 from atrex.trace.neutral import OTHER, clean_annotation, clean_name, is_known
 
 NOTHING = Raw(b"")
@@ -52,7 +52,6 @@ class _Nameless(msgspec.Struct, gc=False):
 
 
 _DECODE_EVENTS = msgspec.json.Decoder(list[_Event])
-_DECODE_TEXTS = msgspec.json.Decoder(list[Raw])
 _DECODE_EVENT = msgspec.json.Decoder(_Event)
 _DECODE_NAMELESS = msgspec.json.Decoder(_Nameless)
 _DECODE_ARGUMENTS = msgspec.json.Decoder(dict[str, Raw])
@@ -65,20 +64,7 @@ def decode_all(text: bytes) -> list[Any]:
     Raises:
         Malformed: The text is no JSON array.
     """
-    try:
-        events: list[Any] = _DECODE_EVENTS.decode(text)
-    except msgspec.ValidationError:
-        return [decode_any(raw) for raw in _texts(text)]
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Malformed(error) from error
-    return events
-
-
-def _texts(text: bytes) -> list[Raw]:
-    try:
-        return _DECODE_TEXTS.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Malformed(error) from error
+    return decode_list(text, _DECODE_EVENTS, decode_any)
 
 
 def decode_any(text: bytes | Raw) -> Any:

@@ -188,7 +188,7 @@ def read_rocprof_json(source: Source, window_bytes: int = WINDOW_BYTES) -> Recor
         timeline=timeline,
         gpu=rows.gpu(),
         truncated=truncated,
-        damaged=_damaged(source),
+        damaged=source.damaged,
         skipped=sections.skipped,
         repaired=sections.repaired,
         notes=_notes(source, truncated),
@@ -534,7 +534,7 @@ def read_rocprof_csv(source: Source) -> Recording:
         name=source.path.name,
         timeline=timeline,
         truncated=truncated,
-        damaged=_damaged(source),
+        damaged=source.damaged,
         notes=_notes(source, truncated),
     )
 
@@ -592,10 +592,6 @@ def _add_row(timeline: Timeline, cells: dict[str, str]) -> None:
     kernels.geometry.append(geometry)
     kernels.process.append(timeline.processes.id(b"0"))
     kernels.node.append(NO_NODE)
-
-
-def _damaged(source: Source) -> bool:
-    return "checksum" in source.damage or "broken" in source.damage
 
 
 def _notes(source: Source, truncated: bool) -> list[str]:

@@ -20,8 +20,7 @@ from isal import igzip
 from atrex.errors import DataError, UsageError
 from atrex.trace.files import rank_in_name
 from atrex.trace.formats import FORMATS
-from atrex.trace.kineto import SYNTHETIC_KEY
-from atrex.trace.kineto import _header as read_keys
+from atrex.trace.kineto import SYNTHETIC_KEY, read_keys
 from atrex.trace.neutral import NUMBER, clean_name, is_known
 from atrex.trace.recording import Progress
 from atrex.trace.rewrite import Rewriter, decode_all, decode_any
@@ -188,7 +187,6 @@ def _report(
         notes.append("the input ends early; complete events were kept")
     if source.damage:
         notes.append(source.damage)
-    damaged = "checksum" in source.damage or "broken" in source.damage
     return Sanitized(
         name=out.name,
         events=rewriter.read + windows.skipped.total(),
@@ -199,6 +197,6 @@ def _report(
         replaced=dict(rewriter.replaced),
         lost=dict(lost),
         repaired=dict(windows.repaired),
-        lossless=not (truncated or damaged or kernels),
+        lossless=not (truncated or source.damaged or kernels),
         notes=tuple(notes),
     )

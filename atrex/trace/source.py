@@ -34,6 +34,7 @@ class Source:
     Attributes:
         truncated: Whether the file ended inside a gzip member or zstd frame.
         damage: What was wrong with the compressed form, "" if nothing.
+        damaged: Whether data were lost by it or may be wrong; bytes after the data do no harm.
         plain_bytes: Bytes handed out so far.
     """
 
@@ -41,6 +42,7 @@ class Source:
         self.path = path
         self.truncated = False
         self.damage = ""
+        self.damaged = False
         self.plain_bytes = 0
         self._progress = progress
         self._hash = hashlib.sha256()
@@ -92,6 +94,9 @@ class Source:
             self._progress(len(data))
         return data
 
+    def _harm(self, damage: str) -> None:
+        self.damage, self.damaged = damage, True
+
     def _plain(self, data: bytes) -> Iterator[bytes]:
         while data:
             yield data
@@ -132,7 +137,7 @@ class Source:
                 piece = decoder.decompress(ready, PIECE_BYTES)
             except ZstdError as error:
                 wrong = "checksum" in str(error)  # all data were given before
-                self.damage = f"the zstd {WRONG_CHECKSUM}" if wrong else BROKEN
+                self._harm(f"the zstd {WRONG_CHECKSUM}" if wrong else BROKEN)
                 self.truncated = not wrong
                 return None
             if piece:
@@ -163,7 +168,7 @@ class Source:
                     piece = inflate.decompress(b"", PIECE_BYTES) if full else b""
                     data = inflate.unconsumed_tail or data
             except isal_zlib.error:  # type: ignore[misc]  # its stub declares an instance
-                self.damage = BROKEN
+                self._harm(BROKEN)
                 self.truncated = True
                 return None
         data = inflate.unused_data
@@ -173,7 +178,7 @@ class Source:
             self.truncated = True
             return None
         if struct.unpack("<II", data[:8]) != (checksum, length & 0xFFFFFFFF):
-            self.damage = f"the gzip {WRONG_CHECKSUM}"
+            self._harm(f"the gzip {WRONG_CHECKSUM}")
         return data[8:]
 
     def _after_header(self, data: bytes) -> bytes | None:

@@ -38,11 +38,8 @@ class Interner(Generic[Key]):
 
 
 @dataclass(slots=True)
-class Kernels:
-    """One row per valid kernel; times in ns, correlation `NO_LAUNCH` if none is recorded.
-
-    `process` tells ranks apart that share one file; `node` is the node of a graph.
-    """
+class Work:
+    """One row per piece of work on a device; times in ns, correlation `NO_LAUNCH` if none."""
 
     name: array[int] = field(default_factory=column)
     start: array[int] = field(default_factory=column)
@@ -50,27 +47,26 @@ class Kernels:
     correlation: array[int] = field(default_factory=column)
     device: array[int] = field(default_factory=column)
     stream: array[int] = field(default_factory=column)
-    geometry: array[int] = field(default_factory=column)
-    process: array[int] = field(default_factory=column)
-    node: array[int] = field(default_factory=column)
 
     def __len__(self) -> int:
         return len(self.name)
 
 
 @dataclass(slots=True)
-class Copies:
+class Kernels(Work):
+    """One row per valid kernel.
+
+    `process` tells ranks apart that share one file; `node` is the node of a graph.
+    """
+
+    geometry: array[int] = field(default_factory=column)
+    process: array[int] = field(default_factory=column)
+    node: array[int] = field(default_factory=column)
+
+
+@dataclass(slots=True)
+class Copies(Work):
     """One row per device copy or fill, which are no part of kernel time."""
-
-    name: array[int] = field(default_factory=column)
-    start: array[int] = field(default_factory=column)
-    duration: array[int] = field(default_factory=column)
-    correlation: array[int] = field(default_factory=column)
-    device: array[int] = field(default_factory=column)
-    stream: array[int] = field(default_factory=column)
-
-    def __len__(self) -> int:
-        return len(self.name)
 
 
 @dataclass(slots=True)
@@ -111,6 +107,7 @@ class Timeline:
     Attributes:
         names: Names of kernels, launches and annotations.
         threads: (process, thread), as recorded; processes: processes of kernels.
+        thread_grids: Launches whose kernels' grids count threads; all others count blocks.
         events: Events read, ignored ones included.
         dropped: Events and kernels left out, by reason.
         lost_kernels: Kernels among them; lost_ns: their time, as far as known.
@@ -127,6 +124,7 @@ class Timeline:
         self.geometries: Interner[Geometry] = Interner()
         self.threads: Interner[tuple[bytes, bytes]] = Interner()
         self.processes: Interner[bytes] = Interner()
+        self.thread_grids: frozenset[str] = frozenset()
         self.events = 0
         self.dropped: Counter[str] = Counter()
         self.lost_kernels = 0

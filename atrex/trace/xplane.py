@@ -87,7 +87,7 @@ def read_xplane(source: Source) -> Recording:
         timeline=timeline,
         gpu=", ".join(sorted(rows.gpus)),
         truncated=rows.broken or source.truncated,
-        damaged=bool(source.damage),
+        damaged=source.damaged,
         notes=_notes(source, rows),
     )
 

@@ -5,6 +5,9 @@ import json
 import pytest
 
 from atrex.errors import DataError
+from atrex.model import Workload
+from atrex.operator import Operator
+from atrex.trace import understand
 from atrex.trace.formats import read_recording
 from atrex.trace.join import join
 from atrex.trace.rocprof import read_rocprof_json
@@ -123,6 +126,24 @@ def test_api_calls_are_launches_and_copies_are_no_kernels(read):
     assert list(join(timeline).launch) == [NO_LAUNCH, 0]
     assert timeline.names.values[timeline.launches.name[0]] == "hipLaunchKernel"
     assert (list(timeline.copies.duration), list(timeline.copies.device)) == ([40], [0])
+
+
+def test_a_grid_that_is_in_blocks_already_is_not_divided_again(read):
+    """Kineto's reader counts threads for this launch; here the dispatch told work-items."""
+    launched = tool([dispatch(1)], [api(1)])
+    operations = launched["strings"]["buffer_records"][1]["operations"]
+    operations[1] = "hipExtModuleLaunchKernel"
+
+    def match(call, step):
+        return Workload(operator="own", axes={"blocks": call.grid[0]}, dtype="bf16")
+
+    own = Operator(
+        name="own", axes=("blocks",), inputs=None, outputs=None, reference=None, cost=None,
+        match=match, tolerance={}, baselines=(), small=(),
+    )  # fmt: skip
+    found = understand(read(text(launched)), {"own": own})
+    assert found.summary.launched_ns == found.summary.gpu_ns
+    assert found.facts["axes"].to_list() == ['{"blocks":16}']
 
 
 def test_tools_that_share_a_file_keep_their_own_launches(read):

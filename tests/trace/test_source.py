@@ -71,12 +71,14 @@ def test_a_wrong_checksum_is_said_after_all_data(tmp_path):
     text, source = read(tmp_path, bytes(data))
     assert text == TEXT
     assert source.damage == "the gzip checksum does not match"
+    assert source.damaged
 
 
 def test_bytes_after_the_last_member_are_said(tmp_path):
     text, source = read(tmp_path, gzip.compress(TEXT) + b"garbage")
     assert text == TEXT
     assert source.damage == "bytes after the gzip data"
+    assert not source.damaged
 
 
 def checked(data):
@@ -118,6 +120,7 @@ def test_a_zstd_checksum_that_is_missing_or_wrong_loses_no_data(tmp_path):
     text, source = read(tmp_path, data)
     assert (text, source.truncated) == (TEXT, False)
     assert source.damage == "the zstd checksum does not match"
+    assert source.damaged
 
 
 def test_broken_zstd_data_gives_what_came_before(tmp_path):
